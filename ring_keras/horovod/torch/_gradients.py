@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,24 @@ __all__ = ["GradientError", "GradientReducer"]
 
 _Parameter: TypeAlias = torch.nn.Parameter
 
+_reducers: weakref.WeakSet[GradientReducer] = weakref.WeakSet()
+
 
 class GradientError(RingKerasError, AssertionError):
     """An optimizer was used so that its gradients would be none that were averaged."""
+
+
+# A job, and its optimizers' numbers: of several with parameters of the same names and
+# shapes each meets its own, as all ranks make them in one order. Ranks that come to an
+# elastic job later make theirs in that job, so each job counts anew.
+_numbers: tuple[Any, Iterator[int]] = (None, itertools.count())
+
+
+def _next_number(job: Any) -> int:
+    global _numbers
+    if _numbers[0] is not job:
+        _numbers = (job, itertools.count())
+    return next(_numbers[1])
 
 
 @dataclass(eq=False)
@@ -82,8 +98,27 @@ class GradientReducer:
         # With the parameters, so that nobody else gets their ids.
         self._hooks: dict[int, tuple[_Parameter, Any]] = {}
         self._job = current_job()
+        self._is_replaced = False
+        self._take_over()
+        self._number = _next_number(self._job)
+        _reducers.add(self)
         self._plan(self._trainable())
         weakref.finalize(self, _remove, self._hooks).atexit = False
+
+    def _take_over(self) -> None:
+        """From an optimizer that was made of the same parameters before."""
+        own = {id(parameter) for parameter in self._trainable()}
+        for other in list(_reducers):
+            if own & other._hooks.keys():
+                if not other.is_idle:
+                    raise GradientError(
+                        "[RK146] another DistributedOptimizer of the same parameters "
+                        "is averaging their gradients. Call its step() or "
+                        "synchronize() before you make this one."
+                    )
+                _remove(other._hooks)
+                other._hooks.clear()
+                other._is_replaced = True
 
     def _trainable(self) -> list[_Parameter]:
         optimizer = self._optimizer()
@@ -152,6 +187,11 @@ class GradientReducer:
 
     def synchronize(self) -> None:
         """Reduces what backward has not come to, and puts all averages in place."""
+        if self._is_replaced:
+            raise GradientError(
+                "[RK146] another DistributedOptimizer was made of the same parameters, "
+                "and averages their gradients. Use that one."
+            )
         if not self._reduction.process_set.included():
             return
         self._take_up_job()
@@ -202,7 +242,7 @@ class GradientReducer:
             tensors,
             self._reduction,
             in_place=True,
-            name=f"DistributedOptimizer/bucket{bucket.number}",
+            name=f"DistributedOptimizer{self._number}/bucket{bucket.number}",
             function="DistributedOptimizer",
             plan=plan_of([*names, str(self._reduction.op)]),
         )

@@ -19,7 +19,9 @@ from ring_keras.values import objects
 __all__ = ["allgather_object", "broadcast_object"]
 
 # Every tuple of the program's travels inside of a tuple that begins with one of these.
-_TUPLE, _TENSOR, _ORDERED = "tuple", "tensor", "ordered dict"
+_TUPLE, _TENSOR = "tuple", "tensor"
+# States of modules, and of schedulers.
+_MAPPINGS = {"ordered dict": collections.OrderedDict, "counter": collections.Counter}
 
 
 def _packed(value: Any) -> Any:
@@ -31,8 +33,9 @@ def _packed(value: Any) -> Any:
         return [_packed(item) for item in value]
     if kind is dict:
         return {key: _packed(item) for key, item in value.items()}
-    if kind is collections.OrderedDict:
-        return _ORDERED, {key: _packed(item) for key, item in value.items()}
+    for name, mapping in _MAPPINGS.items():
+        if kind is mapping:
+            return name, {key: _packed(item) for key, item in value.items()}
     if kind in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided:
         plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         try:
@@ -54,7 +57,7 @@ def _unpacked(value: Any) -> Any:
     if what == _TENSOR:
         return tensor_of(np.asarray(content))
     items = _unpacked(content)
-    return tuple(items) if what == _TUPLE else collections.OrderedDict(items)
+    return tuple(items) if what == _TUPLE else _MAPPINGS[what](items)
 
 
 def broadcast_object(

@@ -98,7 +98,8 @@ class _Normalize(torch.autograd.Function):
         return result.to(x.dtype), mean, variance, count
 
     @staticmethod
-    @once_differentiable  # What it saves has no graph: second derivatives lack terms.
+    # What it saves has no graph: second derivatives would lack terms.
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         normal, weight, scale, count = ctx.saved_tensors
         upstream = gradients[0].to(normal.dtype)

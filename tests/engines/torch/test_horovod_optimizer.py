@@ -452,3 +452,28 @@ def test_uneven_join():
     for last, got in ranks(uneven_worker, size):
         assert last == size - 1
         assert_close(got, expected)
+
+
+def two_nets_worker():
+    """Nets alike in names and shapes, of which one rank's loss leaves one out."""
+    hvd = begin_horovod()
+    nets = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
+    optimizers = [
+        hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), 1.0)) for net in nets
+    ]
+    old = optimizers[0]
+    optimizers[0] = hvd.DistributedOptimizer(torch.optim.SGD(nets[0].parameters(), 1.0))
+    with pytest.raises(AssertionError, match=r"RK146.*Use that one"):
+        old.step()
+    one = torch.ones(1, 1)
+    loss = 10 * nets[1](one).sum()
+    if hvd.rank() == 1:
+        loss = loss + nets[0](one).sum()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.synchronize()
+    return [float(net.weight.grad) for net in nets]
+
+
+def test_each_optimizer_meets_its_own_gradients():
+    assert ranks(two_nets_worker, 2) == [[0.5, 10.0]] * 2

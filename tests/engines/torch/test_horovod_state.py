@@ -21,11 +21,14 @@ def taken_worker():
         "pair": (1, ("tensor", None)),
         ("a", 1): [torch.ones(2, requires_grad=True), b"x"],
         "ordered": collections.OrderedDict(b=torch.zeros(0, dtype=torch.int64), a=2),
+        "counter": collections.Counter([3, 5, 3]),
     }
     got = hvd.broadcast_object(value if rank == 1 else None, root_rank=1)
     assert got["pair"] == value["pair"] and got[("a", 1)][1] == b"x"
     assert list(got["ordered"]) == ["b", "a"]
     assert type(got["ordered"]) is collections.OrderedDict
+    assert got["counter"] == collections.Counter([3, 3, 5])
+    assert type(got["counter"]) is collections.Counter
     assert got["half"].dtype == torch.bfloat16 and got["half"].item() == 1.5
     assert torch.equal(got["weights"], value["weights"])
     assert got["ordered"]["b"].dtype == torch.int64
