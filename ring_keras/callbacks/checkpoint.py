@@ -27,6 +27,10 @@ __all__ = ["Checkpoint"]
 
 _NAME = "callbacks.Checkpoint"
 
+# Tokens of calls of `fit` that have ended well in this process. What a program makes of
+# its model afterwards is meant: another training, or another fold.
+_ended: set[str] = set()
+
 
 class Checkpoint(keras.callbacks.Callback):
     """Saves model and optimizer while training goes on; each rank writes a part.
@@ -59,6 +63,9 @@ class Checkpoint(keras.callbacks.Callback):
     - With as many ranks as before, each rank also gets back what it has its own of:
       random generators, moving statistics, accumulated gradients. So training
       continues with the bits that it would have had.
+    - Not saved is the state of other callbacks, of `compression=powersgd`, and of the
+      random generators that Keras and TensorFlow use without a seed. List `Checkpoint`
+      after callbacks that change the model or its optimizer at the end of an epoch.
     - Ranks that train apart (`sync_every`) and `local_layers` are refused.
 
     Examples:
@@ -75,7 +82,8 @@ class Checkpoint(keras.callbacks.Callback):
         every: A number of steps, as the optimizer counts them, or "epoch".
         keep: How many complete checkpoints are kept; earlier ones are removed.
         restore: Whether `fit` begins with the newest complete checkpoint, if that has
-            more steps than the model.
+            as many steps as the model or more, and is of no `fit` that has ended well
+            in this process.
 
     Raises:
         ValueError: If an argument is none of those.
@@ -144,8 +152,9 @@ class Checkpoint(keras.callbacks.Callback):
             require_built(self.model)
             refuse_ranks_apart(self.model)
             if process_set_of(self.model).rank() == 0 and self.restore:
-                steps = self._steps()
-                with newest_whole(self._files, after=steps) as whole:
+                with newest_whole(
+                    self._files, least_steps=self._steps(), ended=_ended
+                ) as whole:
                     if whole is not None:
                         self._restore(whole)
         except Exception as error:  # Raised when all ranks can hear of it.
@@ -183,6 +192,7 @@ class Checkpoint(keras.callbacks.Callback):
         failure, self._start.failure = self._start.failure, None
         if failure is not None:
             raise failure
+        self._refuse_another()
         self._refuse_swapped_weights()
         self._divide()
         terms = [self.every, self.keep, self.restore]
@@ -204,6 +214,17 @@ class Checkpoint(keras.callbacks.Callback):
             )
         plain = None if name is None else list(vars(name).values())
         return None, [*terms, [run, token, plain]]
+
+    def _refuse_another(self) -> None:
+        """Raises if a second one would restore over what this one has."""
+        callbacks = calls.calling_callback_list()
+        assert callbacks is not None
+        if sum(isinstance(one, Checkpoint) for one in callbacks.callbacks) > 1:
+            raise RingKerasError(
+                "[RK516] "
+                "ring_keras.callbacks.Checkpoint is in the callbacks of fit() more "
+                "than once, and each would restore what it has. List one."
+            )
 
     def _refuse_swapped_weights(self) -> None:
         """Raises if averages would be saved as weights, and trained on later."""
@@ -299,6 +320,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._tell()
         if self._parts is not None:
             self._parts.end(self._run[1], self.keep)
+        _ended.update(self._run[1:])
         self._fit = self._parts = None
         self._start = _Start()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ring_keras.callbacks.backup_directory import Directory, directory_at
+from ring_keras.callbacks.backup_directory import Directory, directory_at, is_remote
 from ring_keras.callbacks.sealed_records import sealed, sha256, unsealed
 from ring_keras.errors import RingKerasError
 
@@ -74,6 +74,8 @@ class CheckpointFiles:
     """
 
     def __init__(self, directory: str | Path) -> None:
+        if not is_remote(directory):
+            directory = Path(directory).absolute()  # Though the program goes elsewhere.
         self.directory: Directory = directory_at(directory)
 
     def begin_run(self, token: str) -> int:
@@ -152,13 +154,13 @@ class CheckpointFiles:
                 f"{self.directory.free_space()}. Earlier checkpoints are as they were."
             ) from error
 
-    def remove_old(self, token: str, since: CheckpointName | None, keep: int) -> None:
+    def remove_old(self, token: str, since: CheckpointName, keep: int) -> None:
         """Removes all but the newest complete ones, and what may yet be complete.
 
         Args:
             token: Of this run.
             since: The oldest of which a rank may still write a part; others may have
-                begun newer ones meanwhile. None if all have written.
+                begun newer ones meanwhile.
             keep: How many complete ones stay.
 
         Raises:
@@ -168,9 +170,7 @@ class CheckpointFiles:
         files = list(self._files())
         complete = self.complete()
         stays = set(complete[:keep])
-        if since is not None:
-            may_be = {name for _, name, _ in files if name >= since}
-            stays |= may_be - set(complete)
+        stays |= {name for _, name, _ in files if name >= since} - set(complete)
         # In this order: what is left of a pair counts for nothing.
         for ending in (RECORD, PART):
             for file, name, _ in files:

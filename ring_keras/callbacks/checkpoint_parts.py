@@ -87,19 +87,22 @@ class PartWriter:
         noted = {"epoch": place[0], "step_in_epoch": place[1], **self._noted}
 
         def write() -> None:
-            path = self._files.write(name, self._place, content, noted)
+            try:
+                path = self._files.write(name, self._place, content, noted)
+            finally:  # A full disk must not stay full of the others' parts.
+                if self._place == 0:
+                    self._remove_old(token, since, keep)
             if self._place == 0:
                 add_checkpoint("Checkpoint", path, steps)
-                self._remove_old(token, since, keep)
 
         return write
 
     def end(self, token: str, keep: int) -> None:
-        """All ranks have written, or failed to."""
+        """All ranks have written, or failed to, or still write the last one."""
         if self._place == 0 and self._last is not None:
-            self._remove_old(token, None, keep)
+            self._remove_old(token, self._last, keep)
 
-    def _remove_old(self, token: str, since: CheckpointName | None, keep: int) -> None:
+    def _remove_old(self, token: str, since: CheckpointName, keep: int) -> None:
         try:
             self._files.remove_old(token, since, keep)
         except (OSError, RingKerasError) as error:

@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import tempfile
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -151,20 +152,23 @@ def whole_checkpoint(
 
 @contextlib.contextmanager
 def newest_whole(
-    files: CheckpointFiles, *, after: int
+    files: CheckpointFiles, *, least_steps: int, ended: AbstractSet[str]
 ) -> Iterator[WholeCheckpoint | None]:
     """The newest one that is not damaged; warns of those that are.
 
     Args:
         files: Where they are.
-        after: Only of more steps than these.
+        least_steps: If it has fewer, there is none: an older one of more steps is of a
+            run that nobody goes on with.
+        ended: Tokens of runs. If it is of one of those, there is none.
 
     Raises:
         RingKerasError: If there are some, and all are damaged.
     """
-    names = [name for name in files.complete() if name.steps > after]
     damaged: RingKerasError | None = None
-    for name in names:
+    for name in files.complete():
+        if name.token in ended or name.steps < least_steps:
+            break
         with contextlib.ExitStack() as stack:
             try:
                 whole = stack.enter_context(whole_checkpoint(files, name))

@@ -51,6 +51,7 @@ class DiesWhileItWrites(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         steps = internals.steps_done_of(self.model)
         if steps == self._steps - 1:
+            wait_for_all_writes()  # That of the checkpoint before, by the same name.
             token = json.loads((self._directory / "run.json").read_bytes())["token"]
             generation = process_set.generation()
             place = f"{ring.rank()}-of-{ring.size()}"

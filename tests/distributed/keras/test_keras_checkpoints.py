@@ -105,6 +105,35 @@ def test_a_resumed_run_ends_with_the_same_bits(rank_pool, tmp_path, make, size, 
         assert complete == [(2, last), (2, last - 3)]
 
 
+class FirstStep(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if not hasattr(self, "steps"):
+            self.steps = int(self.model.optimizer.iterations)
+
+
+def whose_checkpoint_worker(directory):
+    train(f"{directory}/folds", every=3)
+    other_fold = train(f"{directory}/folds", model=build(seed=5), every=3)
+    assert other_fold == train(f"{directory}/alone", model=build(seed=5), every=3)
+
+    # A run that nobody goes on with has come further than the one after it.
+    with pytest.raises(StoppedError):
+        train(f"{directory}/runs", StopsAfter(7), every=3)
+    model, first = build(), FirstStep()
+    with pytest.raises(StoppedError):
+        train(f"{directory}/runs", StopsAfter(5), model=model, every=3, restore=False)
+    train(f"{directory}/runs", first, model=model, every=3)
+    assert first.steps == 5
+
+    second = ring.callbacks.Checkpoint(f"{directory}/second")
+    with pytest.raises(ring.RingKerasError, match=r"RK516.*more than once"):
+        train(f"{directory}/first", second)
+
+
+def test_a_fit_takes_no_other_fits_checkpoint(rank_pool, tmp_path):
+    rank_pool(2).run(whose_checkpoint_worker, args=(str(tmp_path),))
+
+
 def begun_worker(directory):
     with pytest.raises(StoppedError):
         train(directory, StopsAfter(steps_per_epoch(ring.size()) + 1))

@@ -75,7 +75,7 @@ def test_as_many_complete_ones_stay_as_are_wanted(files):
     files.remove_old(TOKEN, name(12), keep=2)
     assert set(files.found()) == {name(9), name(12), name(15)}
 
-    files.remove_old(TOKEN, None, keep=1)
+    files.remove_old(TOKEN, name(99), keep=1)
     assert set(files.found()) == {name(12)}
 
 
@@ -87,7 +87,7 @@ def test_records_are_removed_before_parts(files, monkeypatch):
     monkeypatch.setattr(
         LocalDirectory, "remove", lambda self, file: removed.append(Path(file).suffix)
     )
-    files.remove_old(TOKEN, None, keep=1)
+    files.remove_old(TOKEN, name(99), keep=1)
 
     assert removed == [".json", ".json", ".part", ".part"]
 
