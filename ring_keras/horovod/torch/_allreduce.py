@@ -206,7 +206,10 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduces several tensors together: in all ranks, or, with an error, in none.
+    """Reduces several tensors together.
+
+    Those of one type are one collective. If it fails, it fails on all ranks; in place,
+    those of other types may have been reduced.
 
     Args:
         tensors: The same number, shapes and types, in the same order, on every rank.

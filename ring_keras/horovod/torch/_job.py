@@ -20,8 +20,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Takes part in the other ranks' collectives until all have called it.
 
-    Until then this rank adds nothing to sums, does not count in averages, and adds no
-    rows to gathers. It gets none of the results.
+    Until then this rank adds nothing to sums, does not count in averages, but for those
+    of whole numbers, and adds no rows to gathers. It gets none of the results.
 
     Args:
         device: Taken, and not needed.
