@@ -115,11 +115,19 @@ class _SshHosts:
             {_with_addresses(crew): crew.reached or [] for crew in crews.values()},
         )
         self._probes.close()
-        elastic = desk.options.elastic
-        if elastic is None or elastic.max_size is None:
+        if not self._may_grow():
             return Hosts(crews, self._store_host)
         self._probes = Probes(desk.loop, [self._store_host])
         return Hosts(crews, self._store_host, self)
+
+    def _may_grow(self) -> bool:
+        """Whether hosts come, or come back, while the job runs."""
+        elastic = self._desk.options.elastic
+        if elastic is None or elastic.max_size is None:
+            return False
+        # A scheduler, which starts agents in place of ssh, takes lost hosts away by
+        # itself: another step for one would hang, and hold it.
+        return elastic.discovery is not None or not self._job.ssh.instead
 
     def begin(self, fleet: Fleet) -> None:
         """Asks the script for hosts from now on; without one, they stay as they are."""
