@@ -10,7 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 import ring_keras as ring
-from ring_keras.horovod._own_compressor import require_compressor
+from ring_keras.horovod._compressors import (
+    Compressor,
+    NoneCompressor,
+    require_compressor,
+)
 
 __all__ = [
     "BF16Compressor",
@@ -22,34 +26,6 @@ __all__ = [
     "native_and_own",
     "native_or_own",
 ]
-
-
-class Compressor:
-    """To be subclassed; `compression` takes subclasses and instances of them."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """What is reduced in place of a tensor, and what `decompress` will need."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """Makes the result of the reduction what it would be without `compress`."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The tensor, and None."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """The tensor."""
-        return tensor
 
 
 class _Rounding(Compressor):

@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 
-from ring_keras.horovod._own_compressor import require_compressor
+from ring_keras.horovod._compressors import (
+    Compressor,
+    NoneCompressor,
+    require_compressor,
+)
 
 __all__ = [
     "BF16Compressor",
@@ -19,34 +23,6 @@ __all__ = [
     "NoneCompressor",
     "wire_and_own",
 ]
-
-
-class Compressor:
-    """To be subclassed; `compression` takes subclasses and instances of them."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What is reduced in place of a tensor, and what `decompress` will need."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """Makes the result of the reduction what it would be without `compress`."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """The tensor, and None."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor."""
-        return tensor
 
 
 class _Rounding(Compressor):
