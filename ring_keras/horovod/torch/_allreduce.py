@@ -10,7 +10,7 @@ import torch
 from ring_keras.horovod._absent import absent
 from ring_keras.horovod._op import to_op
 from ring_keras.horovod.torch._handles import Pending, keep
-from ring_keras.horovod.torch._reduce import Reduction, begin_allreduce
+from ring_keras.horovod.torch._reduce import Reduction, begin_allreduce, full_name
 from ring_keras.horovod.torch.compression import Compression, wire_and_own
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.reduce_op import Average, ReduceOp, Sum
@@ -41,7 +41,7 @@ def _begin(
         tensors,
         reduction,
         in_place=in_place,
-        name=f"{function}.{name}" if name else function,
+        name=full_name(function, name),
         function=function,
         blocks=blocks,
     )
@@ -305,8 +305,8 @@ def _reduced(
     reduction = Reduction(
         op, process_set, prescale_factor, postscale_factor, wire_dtype
     )
-    full_name = f"{function}.{name}" if name else function
-    reduced = list(_Allreduce.apply(reduction, full_name, function, *tensors))
+    whole = full_name(function, name)
+    reduced = list(_Allreduce.apply(reduction, whole, function, *tensors))
     if own is not None:
         reduced = [
             own.decompress(tensor, context)

@@ -16,7 +16,7 @@ from ring_keras.horovod._absent import absent
 from ring_keras.horovod.torch._buckets import buckets_of, plan_of
 from ring_keras.horovod.torch._handles import Pending
 from ring_keras.horovod.torch._reduce import Reduction, begin_allreduce
-from ring_keras.job.job import current_job
+from ring_keras.job.job import PerJob, current_job
 
 __all__ = ["GradientError", "GradientReducer"]
 
@@ -29,17 +29,10 @@ class GradientError(RingKerasError, AssertionError):
     """An optimizer was used so that its gradients would be none that were averaged."""
 
 
-# A job, and its optimizers' numbers: of several with parameters of the same names and
-# shapes each meets its own, as all ranks make them in one order. Ranks that come to an
-# elastic job later make theirs in that job, so each job counts anew.
-_numbers: tuple[Any, Iterator[int]] = (None, itertools.count())
-
-
-def _next_number(job: Any) -> int:
-    global _numbers
-    if _numbers[0] is not job:
-        _numbers = (job, itertools.count())
-    return next(_numbers[1])
+# Optimizers have numbers: of several with parameters of the same names and shapes each
+# meets its own, as all ranks make them in one order. Ranks that come to an elastic job
+# later make theirs in that job, so each job counts anew.
+_numbers: PerJob[Iterator[int]] = PerJob(itertools.count)
 
 
 @dataclass(eq=False)
@@ -100,7 +93,7 @@ class GradientReducer:
         self._job = current_job()
         self._is_replaced = False
         self._take_over()
-        self._number = _next_number(self._job)
+        self._number = next(_numbers.of(self._job))
         _reducers.add(self)
         self._plan(self._trainable())
         weakref.finalize(self, _remove, self._hooks).atexit = False
@@ -153,7 +146,7 @@ class GradientReducer:
 
     def _take_up_job(self) -> None:
         """What was under way in another job has ended with it."""
-        if self._job is not current_job():
+        if self._job is not current_job() and not self._is_replaced:
             self._job = current_job()
             self._plan(self._trainable())
 

@@ -12,7 +12,7 @@ from ring_keras import _native
 from ring_keras.horovod.torch._allreduce import allreduce
 from ring_keras.horovod.torch._arrays import array_of, require_dense, tensor_of
 from ring_keras.horovod.torch._handles import Pending, keep
-from ring_keras.horovod.torch._reduce import write_back
+from ring_keras.horovod.torch._reduce import full_name, name_of_member, write_back
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.reduce_op import Average
 
@@ -28,10 +28,6 @@ __all__ = [
     "grouped_allgather",
     "grouped_allgather_async",
 ]
-
-
-def _full_name(function: str, name: str | None) -> str:
-    return f"{function}.{name}" if name else function
 
 
 def _begin_allgathers(
@@ -53,7 +49,7 @@ def _begin_allgathers(
     operations = [
         _native.start_allgather(
             array_of(tensor.detach().contiguous()),
-            name if number == 0 else f"{name}/{number}",
+            name_of_member(name, number),
             communicator,
             blocks,
         )
@@ -71,7 +67,7 @@ def allgather_async(
 ) -> int:
     """Begins an allgather; see `allgather`. The result has no gradient."""
     pending = _begin_allgathers(
-        [tensor], "allgather", _full_name("allgather", name), process_set
+        [tensor], "allgather", full_name("allgather", name), process_set
     )
     return keep(Pending([pending], lambda: pending.result()[0]))
 
@@ -82,7 +78,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begins an allgather of each of the tensors; see `allgather_async`."""
-    name = _full_name("grouped_allgather", name)
+    name = full_name("grouped_allgather", name)
     return keep(_begin_allgathers(tensors, "grouped_allgather", name, process_set))
 
 
@@ -132,7 +128,7 @@ def allgather(
         RankMismatchError: If the ranks' tensors do not fit together.
     """
     gathered: torch.Tensor = _Allgather.apply(
-        "allgather", _full_name("allgather", name), process_set, tensor
+        "allgather", full_name("allgather", name), process_set, tensor
     )
     return gathered
 
@@ -143,9 +139,11 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Joins the rows of each of the tensors; see `allgather`."""
-    name = _full_name("grouped_allgather", name)
+    name = full_name("grouped_allgather", name)
     return [
-        _Allgather.apply("grouped_allgather", f"{name}/{number}", process_set, tensor)
+        _Allgather.apply(
+            "grouped_allgather", name_of_member(name, number), process_set, tensor
+        )
         for number, tensor in enumerate(tensors)
     ]
 
@@ -188,7 +186,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begins a broadcast; see `broadcast`. The result has no gradient."""
-    name = _full_name("broadcast", name)
+    name = full_name("broadcast", name)
     return keep(_begin_broadcast(tensor, root_rank, name, process_set, in_place=False))
 
 
@@ -199,7 +197,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begins a broadcast into the tensor, which must be left alone until then."""
-    name = _full_name("broadcast", name)
+    name = full_name("broadcast", name)
     return keep(_begin_broadcast(tensor, root_rank, name, process_set, in_place=True))
 
 
@@ -210,7 +208,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Gives a tensor the values of one rank's, and returns it; see `broadcast`."""
-    name = _full_name("broadcast", name)
+    name = full_name("broadcast", name)
     result: torch.Tensor = _begin_broadcast(
         tensor, root_rank, name, process_set, in_place=True, blocks=True
     ).result()
@@ -265,7 +263,7 @@ def broadcast(
         RankMismatchError: If the ranks' tensors differ in shape or type.
     """
     result: torch.Tensor = _Broadcast.apply(
-        root_rank, _full_name("broadcast", name), process_set, tensor
+        root_rank, full_name("broadcast", name), process_set, tensor
     )
     return result
 
@@ -306,7 +304,7 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begins an alltoall; see `alltoall`. The result has no gradient."""
-    pending = _begin_alltoall(tensor, splits, _full_name("alltoall", name), process_set)
+    pending = _begin_alltoall(tensor, splits, full_name("alltoall", name), process_set)
     if splits is None:
         return keep(Pending([pending], lambda: pending.result()[0]))
     return keep(pending)
@@ -360,6 +358,6 @@ def alltoall(
         RankMismatchError: If the ranks' tensors do not fit together.
     """
     received, received_splits = _Alltoall.apply(
-        splits, _full_name("alltoall", name), process_set, tensor
+        splits, full_name("alltoall", name), process_set, tensor
     )
     return received if splits is None else (received, received_splits)

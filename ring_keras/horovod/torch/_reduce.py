@@ -16,7 +16,24 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.values.arguments import to_reduce_op
 from ring_keras.values.reduce_op import Adasum, Average, ReduceOp, Sum
 
-__all__ = ["Reduction", "begin_allreduce", "begin_reduce_scatter", "write_back"]
+__all__ = [
+    "Reduction",
+    "begin_allreduce",
+    "begin_reduce_scatter",
+    "full_name",
+    "name_of_member",
+    "write_back",
+]
+
+
+def full_name(function: str, name: str | None) -> str:
+    """By which a call meets those of other ranks, whatever form of it they use."""
+    return f"{function}.{name}" if name else function
+
+
+def name_of_member(name: str, number: int) -> str:
+    """Of one of several collectives of a call; the first has the name alone."""
+    return f"{name}/{number}" if number else name
 
 
 class Reduction(NamedTuple):
@@ -123,8 +140,7 @@ def begin_allreduce(
             [array_of(parts[index].source) for index in indices],
             [array_of(targets[index]) for index in indices],
             parts[indices[0]].op,
-            # With one type, as nearly always, the name is as it was given.
-            name if number == 0 else f"{name}/{number}",
+            name_of_member(name, number),
             communicator,
             reduction.prescale,
             parts[indices[0]].postscale,

@@ -10,7 +10,11 @@ import torch
 from ring_keras.horovod._absent import absent
 from ring_keras.horovod.torch._handles import Pending, keep
 from ring_keras.horovod.torch._moves import allgather
-from ring_keras.horovod.torch._reduce import Reduction, begin_reduce_scatter
+from ring_keras.horovod.torch._reduce import (
+    Reduction,
+    begin_reduce_scatter,
+    full_name,
+)
 from ring_keras.horovod.torch.compression import Compression, wire_and_own
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.reduce_op import Average, ReduceOp, Sum
@@ -25,10 +29,6 @@ __all__ = [
 _NAME = "reducescatter"
 
 
-def _full_name(name: str | None) -> str:
-    return f"{_NAME}.{name}" if name else _NAME
-
-
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -40,7 +40,9 @@ def reducescatter_async(
     """Begins a reduce-scatter; see `reducescatter`. The result has no gradient."""
     reduction = Reduction(op or Average, process_set, prescale_factor, postscale_factor)
     return keep(
-        begin_reduce_scatter(tensor, reduction, name=_full_name(name), function=_NAME)
+        begin_reduce_scatter(
+            tensor, reduction, name=full_name(_NAME, name), function=_NAME
+        )
     )
 
 
@@ -54,9 +56,10 @@ def grouped_reducescatter_async(
 ) -> int:
     """Begins a reduce-scatter of each of the tensors."""
     reduction = Reduction(op or Average, process_set, prescale_factor, postscale_factor)
+    whole = full_name(_NAME, name)
     parts = [
         begin_reduce_scatter(
-            tensor, reduction, name=f"{_full_name(name)}/{number}", function=_NAME
+            tensor, reduction, name=f"{whole}/{number}", function=_NAME
         )
         for number, tensor in enumerate(tensors)
     ]
@@ -120,14 +123,20 @@ def reducescatter(
         This rank's rows. Their gradient is that of a sum times the number of ranks, as
         in Horovod.
     """
+    reduction = Reduction(op or Average, process_set, prescale_factor, postscale_factor)
+    return _scattered(tensor, full_name(_NAME, name), compression, reduction)
+
+
+def _scattered(
+    tensor: torch.Tensor, name: str, compression: Any, reduction: Reduction
+) -> torch.Tensor:
     wire_dtype, own = wire_and_own(compression)
     if own is None and wire_dtype is not None:
         own = compression
     context = None
     if own is not None:
         tensor, context = own.compress(tensor)
-    reduction = Reduction(op or Average, process_set, prescale_factor, postscale_factor)
-    part: torch.Tensor = _ReduceScatter.apply(reduction, _full_name(name), tensor)
+    part: torch.Tensor = _ReduceScatter.apply(reduction, name, tensor)
     return part if own is None else own.decompress(part, context)
 
 
@@ -141,15 +150,9 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Reduces and scatters each of the tensors; see `reducescatter`."""
+    reduction = Reduction(op or Average, process_set, prescale_factor, postscale_factor)
+    whole = full_name(_NAME, name)
     return [
-        reducescatter(
-            tensor,
-            f"{name or ''}/{number}",
-            compression,
-            op,
-            process_set,
-            prescale_factor,
-            postscale_factor,
-        )
+        _scattered(tensor, f"{whole}/{number}", compression, reduction)
         for number, tensor in enumerate(tensors)
     ]

@@ -315,3 +315,27 @@ def sets_worker():
 
 def test_process_sets_and_join():
     assert ranks(sets_worker, 3) == [2, 2, 2]
+
+
+def both_forms_worker():
+    """One rank waits, and another one asks later: these are the same collectives."""
+    hvd = begin_horovod()
+    waits, size = hvd.rank() == 0, hvd.size()
+    ones = [torch.ones(1), torch.ones(size)]
+    results = []
+    for name in (None, "named"):
+        for function, options in (
+            ("grouped_allgather", {}),
+            ("grouped_reducescatter", {"op": hvd.Sum}),
+        ):
+            tensors = ones if function == "grouped_allgather" else ones[1:]
+            call = getattr(hvd, function if waits else f"{function}_async")
+            got = call(tensors, name=name, **options)
+            got = got if waits else hvd.synchronize(got)
+            results.append([one.tolist() for one in got])
+    return results
+
+
+def test_a_call_that_waits_meets_one_that_goes_on():
+    rows, parts = [[1.0] * 2, [1.0] * 4], [[2.0]]
+    assert ranks(both_forms_worker, 2) == [[rows, parts, rows, parts]] * 2
