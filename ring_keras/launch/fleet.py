@@ -132,6 +132,7 @@ class Fleet:
         for name, crew in list(self._crews.items()):
             if crew.gone is not None:
                 del self._crews[name]
+                self._excused_s.pop(crew, None)
                 if not crew.leaves and not crew.finishing:
                     self._note_loss(name, crew.gone, crew.failures, now)
             elif crew.leaves and not any(w.running for w in crew.workers):
@@ -143,7 +144,8 @@ class Fleet:
                 self._start(crew)
 
     def _give_up_silent(self) -> None:
-        crews = [crew for crew in self._crews.values() if crew.started]
+        there = (crew for crew in self._crews.values() if crew.gone is None)
+        crews = [crew for crew in there if crew.started]
         hears_somebody = any(crew.silent_s < self._silence_s / 2 for crew in crews)
         for crew in crews:
             if crew.silent_s < self._silence_s / 2:
@@ -155,7 +157,7 @@ class Fleet:
                 # that, later.
                 self._excused_s[crew] = excused_s + TICK_S
             # When it is over, TCP may take as long again to try.
-            elif crew.gone is None and crew.silent_s > self._silence_s + 2 * excused_s:
+            elif crew.silent_s > self._silence_s + 2 * excused_s:
                 crew.give_up(no_word_for(crew.silent_s))
 
     def _is_ready(self, crew: Crew) -> bool:

@@ -105,7 +105,7 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
         _join(config, options | store_options(config), process_sets)
         return
     side.load()  # Before the others pause for this one.
-    outage_ends_at = time.monotonic() + config.init_timeout_s
+    unreached_since: float | None = None
     while True:
         try:
             place = launcher_of(config).join()
@@ -116,13 +116,17 @@ def init(process_sets: Sequence[ProcessSet | Sequence[int]] = ()) -> None:
             launcher_of(config).note_joined()
             current_job().others_train = is_late()
             return
-        except RingKerasError as error:
+        except CommunicationError as error:
             # The launcher knows who is left. Whoever has caused this by an error of
-            # its own raises that. Hosts that had a network in common may have it again.
-            is_outage = code_of(error) == "RK114" and launcher_of(config).has_state
-            if not isinstance(error, CommunicationError) and not (
-                is_outage and time.monotonic() < outage_ends_at
-            ):
+            # its own raises that.
+            _native.log("info", f"init() begins again: {error}")
+        except RingKerasError as error:
+            # Hosts that had a network in common may have it again.
+            if code_of(error) != "RK114" or not launcher_of(config).has_state:
+                raise
+            now = time.monotonic()
+            unreached_since = unreached_since or now
+            if now - unreached_since > config.init_timeout_s:
                 raise
             _native.log("info", f"init() begins again: {error}")
 
