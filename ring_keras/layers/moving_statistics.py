@@ -26,12 +26,13 @@ def average_moving_statistics(
     epoch, before validation and before callbacks save anything. In your own training
     loop, call it on every rank before you evaluate or save.
 
-    Ranks count alike, because each has made the same number of updates; so they do
-    where ranks train apart with a `pace`, and have not. The variance is that of the
-    mixture of the ranks' distributions: the mean of their variances plus the variance
-    of their means. Without the second term it would be too small if ranks see
-    different data. With it, it is still not larger than in one process with the global
-    batch, in which every batch has the differences between the ranks' data.
+    Ranks count alike, because each has made the same number of updates. With a `pace`
+    of `ring_keras.DiLoCo` the numbers differ, and ranks count alike all the same. The
+    variance is that of the mixture of the ranks' distributions: the mean of their
+    variances plus the variance of their means. Without the second term it would be too
+    small if ranks see different data. With it, it is still not larger than in one
+    process with the global batch, in which every batch has the differences between the
+    ranks' data.
 
     Layers that are frozen or synchronized are already equal on all ranks, and do not
     change.

@@ -95,6 +95,21 @@ RING_TEST(InputOfAStepOfManyCollectivesIsKept) {
   ExpectParts(step);
 }
 
+// Also of what belongs to no step, and while something is under way.
+RING_TEST(HowLongTheProgramStoodStillIsKnownAtAnyTime) {
+  StepBook book(kOwnRank, kSize);
+  book.BeginSteps(1000);
+  Run(book, Collective(1, 1010, 1030, 1040, 1020, 2));
+  EXPECT_EQ(book.StoodStill(1050), 20u);
+  book.Add(Collective(0, 1060, 1080, 1090, 1060, 2), false);
+  EXPECT_EQ(book.StoodStill(1100), 50u);
+  // Nothing counts twice, when the step is closed or later.
+  Run(book, Collective(2, 1110, 1120, 1125, 1110, 2));
+  EXPECT_EQ(book.StoodStill(1130), 65u);
+  Run(book, Collective(3, 1140, 1140, 1140, 1140, kOwnRank));
+  EXPECT_EQ(book.StoodStill(1150), 65u);
+}
+
 RING_TEST(TheLastRankWaitsForNobody) {
   StepBook book(kOwnRank, kSize);
   book.BeginSteps(1000);

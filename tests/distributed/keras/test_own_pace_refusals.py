@@ -67,10 +67,14 @@ def divided_fit(what, model):
 
 def refused_worker(what):
     """The error of all, and what was trained before it."""
+    executions = {"accumulation": 3, "begun": 2}
     inner = keras.optimizers.SGD(
-        0.1, gradient_accumulation_steps=2 if what == "accumulation" else None
+        0.1, gradient_accumulation_steps=2 if what in executions else None
     )
-    model = paced(inner=inner, steps_per_execution=3 if what == "accumulation" else 1)
+    model = paced(inner=inner, steps_per_execution=executions.get(what, 1))
+    if what == "begun":  # As by a fit() that failed in an extra batch.
+        model.optimizer.build(model.trainable_variables)
+        inner.variables[0].assign(1)  # Its iterations.
     if what == "optimizers":
         model.another = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
     with pytest.raises(ring.RingKerasError) as caught:
@@ -96,6 +100,7 @@ def refused_worker(what):
                 ("join", 0, "asks all ranks for each batch"),
                 ("in turn", 0, "gives the ranks their batches in turn"),
                 ("accumulation", 0, "multiple of 2. Received: steps_per_execution=3"),
+                ("begun", 0, "in the middle of an update of 2 batches"),
                 ("optimizers", 0, "the model has several optimizers"),
             ]
         ),
