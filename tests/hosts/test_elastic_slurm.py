@@ -24,7 +24,7 @@ RINGRUN = f"{sys.executable} -m ring_keras.launch --grace-period 2"
 def jobs(slurm_of_all: Slurm, tmp_path: Path) -> Iterator[Jobs]:
     yield Jobs(slurm_of_all, tmp_path, PROLOGUE)
     slurm_of_all.hosts.set_link(1, "up")
-    slurm_of_all.run("scontrol", "update", "NodeName=node1", "State=RESUME")
+    slurm_of_all.take_back("node1")
     slurm_of_all.cancel_all()
 
 

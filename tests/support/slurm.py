@@ -115,6 +115,16 @@ class Slurm:
         """What its commands need, and ranks that they start."""
         return light_environment() | self._environment
 
+    def take_back(self, name: str) -> None:
+        """Has a node take jobs again that was down or cut off."""
+        # A node that did not hear of a job's end is only asked again after a minute,
+        # and holds it until then; one that is down holds no job.
+        update = "scontrol", "update", f"NodeName={name}", "Reason=test"
+        self.run(*update, "State=DOWN")
+        self.run(*update, "State=RESUME")
+        # And it answers now, not when it is asked in turn.
+        self.run("scontrol", "reconfigure")
+
     def cancel_all(self) -> None:
         """Ends all jobs; returns when every node is idle."""
         self.run("scancel", "--user=root")
