@@ -146,7 +146,7 @@ test-python: test-cpp
 
 test-slow: $(TEST_READY) build
 	$(call say,Slow tests: part $(PART))
-	$(PYTEST) -m "slow and not gpu and not peers and not hosts and not board and not docs and not engines" --part $(PART) $(PYTEST_ARGS)
+	TESTS_WHOLE_END=1 $(PYTEST) -m "slow and not gpu and not peers and not hosts and not board and not docs and not engines" --part $(PART) $(PYTEST_ARGS)
 
 # One after the other: they share the hosts. What cannot run here says so.
 test-hosts: $(TEST_READY) build

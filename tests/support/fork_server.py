@@ -4,7 +4,7 @@ Importing TensorFlow takes seconds of a core, a test often less. TensorFlow does
 not survive a fork once it has computed something; imported only, it has no
 threads, and it does. So one process per pytest imports it, and this package, whose
 import is a third of a rank's start, and forks a rank whenever one is asked for: a
-process of its own, in a session of its own, which ends as every Python process does.
+process of its own, in a session of its own, which ends as `support.child` says.
 What a rank finds in its environment only while it starts, such as LD_PRELOAD, needs a
 fresh one.
 

@@ -18,6 +18,12 @@ from support.run_ranks import run_ranks
 from ring_keras import _native
 
 
+@pytest.fixture(autouse=True)
+def whole_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks end as every Python process does."""
+    monkeypatch.setenv("TESTS_WHOLE_END", "1")
+
+
 def leave_a_generator_behind(
     how_long_s: float,
     interrupted: bool = False,
