@@ -62,8 +62,6 @@ FLIPS = {
     "adds up to": lambda: where(*PARTS, *(part / 2 for part in PARTS), at=3),
     "its bits differ across ranks": lambda: where(SUM, SUM / 2, at=0),
 }
-# Importing TensorFlow on a busy machine is most of it.
-TIMEOUT_S = 150
 
 
 @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ def test_a_bit_that_flips_on_the_way_is_an_error(make_hosts, said):
         [0, 1],
         more_env=CHECK,
         check=False,
-        timeout_s=TIMEOUT_S,
+        forks=True,
     )
     assert link.flipped
     for outcome in outcomes:
@@ -96,7 +94,7 @@ def test_a_bit_that_flips_on_the_way_is_an_error(make_hosts, said):
 @pytest.mark.parametrize("said", FLIPS)
 def test_nobody_notices_without_it(make_hosts, said):
     link = make_hosts(ManInTheMiddle(FLIPS[said]()))
-    of_ranks = run_on(link, reduce_on_a_bad_link, [0, 1], timeout_s=TIMEOUT_S)
+    of_ranks = run_on(link, reduce_on_a_bad_link, [0, 1], forks=True)
     assert link.flipped
     wrong = sorted(right.count(False) for right in of_ranks)
     assert wrong == ([1, 1] if said == "adds up to" else [0, 1])
@@ -130,7 +128,7 @@ def test_fit_ends_before_the_update(make_hosts, jit_compile):
         [0, 1],
         more_env=CHECK,
         args=(jit_compile,),
-        timeout_s=TIMEOUT_S,
+        forks=True,
     )
     assert link.flipped
     assert first == second
