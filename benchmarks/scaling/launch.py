@@ -11,14 +11,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 # The network and the job are those of the tests.
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from support.carried_hosts import CarriedHosts, Fate  # noqa: E402
 from support.job import Job  # noqa: E402
-from support.network import Network  # noqa: E402
+from support.network import Hosts, Network  # noqa: E402
 
-__all__ = ["Network", "run_on_hosts"]
+__all__ = ["CarriedHosts", "Fate", "Hosts", "Network", "run_on_hosts"]
 
 
 def run_on_hosts(
-    network: Network,
+    network: Hosts,
     hosts: int,
     per_host: int,
     arguments: Sequence[str],

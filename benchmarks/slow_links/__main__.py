@@ -3,9 +3,10 @@
     sudo python -m benchmarks.slow_links
     sudo python -m benchmarks.slow_links --models cnn --rates 100mbit --turns 1
 
-Makes 4 network namespaces for each rate, with one rank in each, and removes them. The
-ways take turns; a way's time is the median of its turns, as a share of what the same
-steps take without any communication. Quality is that of as many examples in every way,
+Makes 4 network namespaces for each rate, with one rank in each, and removes them. Where
+links delay and lose packets, too, it is this process that carries them. The ways take
+turns; a way's time is the median of its turns, as a share of what the same steps take
+without any communication. Quality is that of as many examples in every way,
 on links without a limit, as rates have no effect on it. At last the seconds, of which
 some are tracing, until the test data are known so well.
 
@@ -27,14 +28,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import Load, describe_machine
-from benchmarks.scaling.launch import Network, run_on_hosts
+from benchmarks.scaling.launch import Hosts, run_on_hosts
 from benchmarks.slow_links import torch_job
+from benchmarks.slow_links.links import make_hosts
 
 RANK = str(Path(__file__).with_name("rank.py"))
 HOSTS = 4
 LIMIT_S = 900
 # Updates between two meetings.
 APART = 100
+RATES = ["1gbit", "100mbit", "20mbit,40ms,1%"]
 
 WAYS: dict[str, dict[str, Any]] = {
     "no communication": {"kind": "alone"},
@@ -81,7 +84,7 @@ def ways_of(model: str, ways: list[str]) -> list[str]:
 
 
 def train(
-    network: Network,
+    network: Hosts,
     model: str,
     way: str,
     epochs: int,
@@ -128,7 +131,7 @@ def measure_times(
 ) -> dict[tuple[str, str], dict[str, float]]:
     """Of every model and way: the seconds and bytes of a step."""
     measured: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    with Network(HOSTS, rate) as network:
+    with make_hosts(HOSTS, rate) as network:
         for _ in range(turns):
             for model in models:
                 for way in ways_of(model, ways):
@@ -169,7 +172,7 @@ def report_quality(models: list[str], ways: list[str], examples: int) -> None:
     count = epochs * HOSTS * 8 * 2 * APART
     print(f"\n| after {count:,} examples | way | test loss | test accuracy |")
     print("|---|---|---|---|")
-    with Network(HOSTS) as network:
+    with make_hosts(HOSTS) as network:
         for model in models:
             for way in ways_of(model, ways):
                 if way in (ALONE, ALONE_IN_TORCH):
@@ -185,7 +188,7 @@ def report_times_to(rate: str, model: str, accuracy: float, ways: list[str]) -> 
     print(f"\n| {model} at {rate}, until {accuracy:.0%} | s | times as soon |")
     print("|---|---|---|")
     first_s = None
-    with Network(HOSTS, rate) as network:
+    with make_hosts(HOSTS, rate) as network:
         for way in ways:
             if way == ALONE:
                 continue
@@ -205,7 +208,12 @@ def main() -> None:
     parser.add_argument(
         "--ways", nargs="+", choices=list(WAYS)[1:], default=list(WAYS)[1:]
     )
-    parser.add_argument("--rates", nargs="*", default=["1gbit", "100mbit", "20mbit"])
+    parser.add_argument(
+        "--rates",
+        nargs="*",
+        default=RATES,
+        help="RATE, or RATE,ROUND TRIP,LOSS",
+    )
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument(
         "--steps", type=int, default=10, help="of gradients in each measured epoch"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.places import PEERS_DIR
-from benchmarks.scaling.launch import Network
+from benchmarks.scaling.launch import Hosts
 
 __all__ = ["is_there", "train"]
 
@@ -26,7 +26,7 @@ def is_there() -> bool:
     return (_BIN / "torchft_lighthouse").exists()
 
 
-def train(network: Network, task: dict[str, Any], limit_s: float) -> dict[str, Any]:
+def train(network: Hosts, task: dict[str, Any], limit_s: float) -> dict[str, Any]:
     """A job of one rank on each host; what the first has to say.
 
     Raises:

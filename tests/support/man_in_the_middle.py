@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from support.lossy_link import LossyLink
+from support.carried_hosts import CarriedHosts, Fate
 from support.packets import segment_of, with_segment
 
 # Only what carries a tensor's data is as large.
@@ -47,7 +47,7 @@ def where(*tensors: np.ndarray, at: int) -> ChooseByte:
     return choose
 
 
-class ManInTheMiddle(LossyLink):
+class ManInTheMiddle(CarriedHosts):
     """A link whose every packet somebody sees.
 
     Args:
@@ -56,7 +56,7 @@ class ManInTheMiddle(LossyLink):
     """
 
     def __init__(self, choose: ChooseByte | None = None) -> None:
-        super().__init__(loss=0.0, delay_s=0.0)
+        super().__init__(2)
         self._choose = choose
         # Of each connection's direction, the number of the byte after the last.
         self._next: dict[bytes, int] = {}
@@ -72,7 +72,10 @@ class ManInTheMiddle(LossyLink):
         """Whether that was in some packet."""
         return text in self._seen
 
-    def handle(self, packet: bytes) -> bytes:
+    def fate(self, host: int, packet: bytes) -> Fate:
+        return super().fate(host, self._changed(packet))
+
+    def _changed(self, packet: bytes) -> bytes:
         self._seen += packet
         segment = segment_of(packet)
         if segment is None:

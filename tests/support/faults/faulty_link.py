@@ -6,16 +6,14 @@ import random
 import socket
 import time
 
+from support.carried_hosts import CarriedHosts, Fate
 from support.faults.cases import Case
-from support.lossy_link import LossyLink
 from support.network import address_of
 from support.packets import ACK, RST, SYN, UDP, ends_of, reset_of, segment_of
 
 _DISCARD_PORT = 9
 _CUT_S = 2.0
 _LATE_S = 0.005
-
-Fate = list[tuple[float, int, bytes]]
 
 
 def tell_the_link() -> None:
@@ -25,7 +23,7 @@ def tell_the_link() -> None:
             sender.sendto(b"now", (address_of(host), _DISCARD_PORT))
 
 
-class FaultyLink(LossyLink):
+class FaultyLink(CarriedHosts):
     """Carries all packets as they are, until `tell_the_link`.
 
     Args:
@@ -33,7 +31,7 @@ class FaultyLink(LossyLink):
     """
 
     def __init__(self, case: Case) -> None:
-        super().__init__(loss=0.0, delay_s=0.0)
+        super().__init__(2)
         self._fault = case.fault
         self._lossy_host = case.host_of[case.victim]
         self._random = random.Random(str(case))
