@@ -59,6 +59,14 @@ WAYS: dict[str, dict[str, Any]] = {
         "fragments": 4,
         "overlap_steps": 5,
     },
+    # Of the 25 updates until the next fragment meets.
+    "DiLoCo, 4 fragments, overlap of 20": {
+        "kind": "diloco",
+        "momentum": 0.5,
+        "sync_every": APART,
+        "fragments": 4,
+        "overlap_steps": 20,
+    },
 }
 
 ALONE = "no communication"
