@@ -20,7 +20,7 @@ from ring_keras.job.job import current_job
 from ring_keras.keras_internals import calls
 from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit, Moment
+from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
 
 __all__ = ["Checkpoint"]
@@ -132,11 +132,7 @@ class Checkpoint(keras.callbacks.Callback):
         attach(self.model, adopt_optimizers=True)
         fit = DistributedFit.begin(self)
         if fit is None:
-            raise RingKerasError(
-                "[RK601] "
-                "ring_keras.callbacks.Checkpoint belongs in the callbacks of fit(), "
-                "but something else called it."
-            )
+            raise outside_of_fit(self)
         self._fit = fit
         self._optimizers = internals.training_optimizers(self.model)
         self._parts = None

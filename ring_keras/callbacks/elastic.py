@@ -16,7 +16,6 @@ from ring_keras.callbacks.momentum import scale_momentum
 from ring_keras.elastic.elastic_sections import ElasticSections
 from ring_keras.elastic.epoch_data import EpochData, divide_anew
 from ring_keras.elastic.no_launcher import warn_of_no_launcher
-from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
@@ -26,7 +25,7 @@ from ring_keras.ops.redivision import Redivision, redivision_of
 from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_fit import DistributedFit, outside_of_fit
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["Elastic"]
@@ -118,11 +117,7 @@ class Elastic(keras.callbacks.Callback):
         fit, run = DistributedFit.begin(self), calls.calling_run(self.model)
         callbacks = calls.calling_callback_list()
         if fit is None or run is None or callbacks is None:
-            raise RingKerasError(
-                "[RK601] "
-                "ring_keras.callbacks.Elastic belongs in the callbacks of fit(), "
-                "but something else called it."
-            )
+            raise outside_of_fit(self)
         if not is_elastic():
             warn_of_no_launcher("callbacks.Elastic")
             return

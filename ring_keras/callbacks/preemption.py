@@ -22,7 +22,7 @@ from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit, Moment
+from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.values.objects import allgather_object
 from ring_keras.values.reduce_op import ReduceOp
@@ -116,11 +116,7 @@ class Preemption(keras.callbacks.Callback):
         attach(self.model, adopt_optimizers=True)
         fit = DistributedFit.begin(self)
         if fit is None:
-            raise RingKerasError(
-                "[RK601] "
-                "ring_keras.callbacks.Preemption belongs in the callbacks of fit(), "
-                "but something else called it."
-            )
+            raise outside_of_fit(self)
         self._fit = fit
         fit.when(Moment.STEPS_END, self, self._after_steps)
         fit.when(Moment.VALIDATION_ENDS, self, self._meet)

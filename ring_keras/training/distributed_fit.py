@@ -9,6 +9,7 @@ import keras
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
+from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import global_process_set, has_peers
 from ring_keras.keras_internals import calls
@@ -77,6 +78,15 @@ class Moment(enum.Enum):
 
 
 _ONCE = (Moment.ALL_HAVE_BEGUN, Moment.FIRST_EXECUTION_IS_DONE)
+
+
+def outside_of_fit(callback: keras.callbacks.Callback) -> RingKerasError:
+    """What a callback raises that is nothing without a `fit`, if none is calling it."""
+    return RingKerasError(
+        "[RK601] "
+        f"ring_keras.callbacks.{type(callback).__name__} belongs in the callbacks of "
+        "fit(), but something else called it."
+    )
 
 
 class DistributedFit(keras.callbacks.Callback):
