@@ -82,6 +82,8 @@ class GradientReducer:
         sparse_as_dense: bool,
     ) -> None:
         self.passes = passes
+        self.has_averages = False
+        """Whether what backward has computed last was averaged, and is there yet."""
         self._optimizer = weakref.ref(optimizer)
         self._names = names
         self._reduction = reduction
@@ -148,6 +150,7 @@ class GradientReducer:
         """What was under way in another job has ended with it."""
         if self._job is not current_job() and not self._is_replaced:
             self._job = current_job()
+            self.has_averages = False
             self._plan(self._trainable())
 
     @property
@@ -161,6 +164,7 @@ class GradientReducer:
         if not self._reduction.process_set.included():
             return
         self._take_up_job()
+        self.has_averages = False
         bucket = self._bucket_of.get(id(parameter))
         if bucket is None:  # It was frozen meanwhile: see `synchronize`.
             return
@@ -264,7 +268,10 @@ class GradientReducer:
             return
         bucket.pending.wait()
         for parameter, gradient, version in bucket.sent:
-            if parameter.grad is not gradient or gradient._version != version:
+            # A part of a tensor has its versions in common with other parts.
+            is_part = gradient.nbytes < gradient.untyped_storage().nbytes()
+            is_same = is_part or gradient._version == version
+            if parameter.grad is not gradient or not is_same:
                 raise GradientError(
                     f"[RK146] the gradient of {self._name_of(parameter)} was changed "
                     "while it was being averaged. Between backward() and step() or "

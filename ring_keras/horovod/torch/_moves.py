@@ -101,8 +101,12 @@ class _Allgather(torch.autograd.Function):
         averaged = allreduce(
             gradient, name=f"{name}.gradient", op=Average, process_set=members
         )
-        rows = allgather(torch.tensor([own]), name=f"{name}.rows", process_set=members)
-        first = int(rows[: members.rank()].sum())
+        rank = members.rank()
+        # Those that have left by join() bring none.
+        rows = allgather(
+            torch.tensor([[rank, own]]), name=f"{name}.rows", process_set=members
+        )
+        first = int(rows[rows[:, 0] < rank, 1].sum())
         return None, None, None, averaged[first : first + own]
 
 
@@ -320,16 +324,27 @@ class _Alltoall(torch.autograd.Function):
         received, received_splits = _begin_alltoall(
             tensor, splits, name, members, blocks=True
         ).result()
-        ctx.arguments = received_splits, name, members, tensor.shape[0]
+        if splits is None:
+            sent = [len(tensor) // members.size()] * members.size()
+        else:
+            sent = torch.as_tensor(splits).flatten().tolist()
+        ctx.arguments = received_splits, name, members, sent, len(tensor)
         ctx.mark_non_differentiable(received_splits)
         return received, received_splits
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        received_splits, name, members, rows = ctx.arguments
-        back, _ = alltoall(gradients[0], received_splits, f"{name}.gradient", members)
-        left_out = back.new_zeros((rows - back.shape[0], *back.shape[1:]))
-        return None, None, None, torch.cat([back, left_out])
+        received_splits, name, members, sent, rows = ctx.arguments
+        back, back_splits = alltoall(
+            gradients[0], received_splits, f"{name}.gradient", members
+        )
+        # What went to no rank, or to one that has left by join(), has none.
+        gradient = back.new_zeros((rows, *back.shape[1:]))
+        first = 0
+        for count, part in zip(sent, back.split(back_splits.tolist()), strict=True):
+            gradient[first : first + len(part)] = part
+            first += int(count)
+        return None, None, None, gradient
 
 
 def alltoall(

@@ -116,5 +116,11 @@ def broadcast_optimizer_state(
         "broadcast_optimizer_state",
         process_set,
     )
-    if not is_root:
-        optimizer.load_state_dict(state)
+    if is_root:
+        return
+    optimizer.load_state_dict(state)
+    # PyTorch has given most of it the parameters' types, which the root's has not.
+    own = [one for group in optimizer.param_groups for one in group["params"]]
+    for number, values in state["state"].items():
+        tensors = {k: v for k, v in values.items() if isinstance(v, torch.Tensor)}
+        optimizer.state[own[number]].update(tensors)

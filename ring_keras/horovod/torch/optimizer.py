@@ -28,21 +28,15 @@ class _Updates:
     def __init__(self, reducer: GradientReducer) -> None:
         self.reducer = reducer
         self.skips = False
-        self._has_averages = False
 
     def synchronize(self) -> None:
         self.reducer.synchronize()
-        self._has_averages = True
+        self.reducer.has_averages = True
 
     def run(self, step: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """An update: `step(*args, **kwargs)` of averaged gradients."""
         closure = kwargs.get("closure", args[0] if args else None)
         if closure is not None:
-            if self.skips:
-                raise GradientError(
-                    "[RK146] step(closure) computes gradients that nobody has "
-                    "averaged: leave out skip_synchronize()."
-                )
             kwargs = kwargs | {"closure": self._averaged(closure)}
             args = args[1:]
         elif self.skips:
@@ -51,25 +45,33 @@ class _Updates:
                     "[RK146] step() within skip_synchronize(), and gradients are "
                     "still being averaged. Call synchronize() before."
                 )
-        elif not self._has_averages:
+        elif not self.reducer.has_averages:
             self.synchronize()
-        elif self.reducer.is_idle:
+        else:
             # To average averages costs time, and would make another number of a sum.
             warnings.warn(
                 "step() after synchronize() averages nothing anew; put it into `with "
                 "optimizer.skip_synchronize():`.",
                 stacklevel=4,
             )
-        else:
-            self.synchronize()
-        self._has_averages = False
-        return step(*args, **kwargs)
+        try:
+            return step(*args, **kwargs)
+        finally:
+            self.reducer.has_averages = False
 
     def _averaged(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         @functools.wraps(closure)
         def averaged() -> Any:
             loss = closure()
-            self.reducer.synchronize()
+            if self.reducer.has_averages:
+                return loss  # It has seen to that itself.
+            if self.skips:
+                raise GradientError(
+                    "[RK146] step(closure) within skip_synchronize(), and the closure "
+                    "computes gradients that nobody has averaged. Call "
+                    "optimizer.synchronize() in it, or leave out skip_synchronize()."
+                )
+            self.synchronize()
             return loss
 
         return averaged
@@ -138,6 +140,7 @@ class _Distributed:
                 "synchronize(), while gradients are being averaged. Call it before "
                 "backward()."
             )
+        self._ring_updates.reducer.has_averages = False
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def step(self, *args: Any, **kwargs: Any) -> Any:

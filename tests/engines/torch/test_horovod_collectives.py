@@ -317,6 +317,29 @@ def test_process_sets_and_join():
     assert ranks(sets_worker, 3) == [2, 2, 2]
 
 
+def left_worker():
+    """Rank 0 has left by join(): what the others get has nothing of it."""
+    hvd = begin_horovod()
+    rank = hvd.rank()
+    if rank != 0:
+        weights = torch.arange(8.0).reshape(4, 2)
+        x = torch.full((2, 2), float(rank), requires_grad=True)
+        (hvd.allgather(x) * weights * rank).sum().backward()
+        same(x.grad, (weights * 1.5)[2 * rank - 2 : 2 * rank])
+        for splits in (None, [1, 1, 1], [2, 0, 1]):
+            x = torch.zeros(3, 1, requires_grad=True)
+            received = hvd.alltoall(x, splits)
+            received = received if splits is None else received[0]
+            (received * 10.0 * rank).sum().backward()
+            expected = [0.0, 0.0, 20.0] if splits == [2, 0, 1] else [0.0, 10.0, 20.0]
+            assert x.grad.flatten().tolist() == expected, (splits, x.grad)
+    return hvd.join() in range(3)
+
+
+def test_gradients_where_a_rank_has_left():
+    assert ranks(left_worker, 3) == [True] * 3
+
+
 def both_forms_worker():
     """One rank waits, and another one asks later: these are the same collectives."""
     hvd = begin_horovod()

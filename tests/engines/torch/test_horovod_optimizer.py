@@ -485,3 +485,86 @@ def two_nets_worker():
 
 def test_each_optimizer_meets_its_own_gradients():
     assert ranks(two_nets_worker, 2) == [[0.5, 10.0, 0.5]] * 2
+
+
+def closures_worker():
+    """Each gradient is summed once, whoever sees to it."""
+    hvd = begin_horovod()
+    rank, size = hvd.rank(), hvd.size()
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD([weight], 0.0), [("weight", weight)], op=hvd.Sum
+    )
+    total = [float(sum(range(1, size + 1)))] * 3
+
+    def loss():
+        optimizer.zero_grad()
+        value = (weight * (rank + 1)).sum()
+        value.backward()
+        return value
+
+    def clipped():
+        value = loss()
+        optimizer.synchronize()
+        return value
+
+    optimizer.step(loss)
+    assert weight.grad.tolist() == total
+    optimizer.step(clipped)
+    assert weight.grad.tolist() == total
+    with optimizer.skip_synchronize():
+        optimizer.step(clipped)
+    assert weight.grad.tolist() == total
+    loss()
+    optimizer.synchronize()
+    optimizer.step(lambda: 0.0)
+    assert weight.grad.tolist() == total
+    with (
+        pytest.raises(AssertionError, match=r"RK146.*synchronize\(\) in it"),
+        optimizer.skip_synchronize(),
+    ):
+        optimizer.step(loss)
+    optimizer.synchronize()
+
+    # What was averaged is gone, and one rank alone has new ones.
+    loss()
+    optimizer.synchronize()
+    optimizer.zero_grad()
+    if rank == 0:
+        (weight * 5.0).sum().backward()
+    optimizer.step()
+    assert weight.grad.tolist() == [5.0] * 3
+
+
+def test_closures():
+    ranks(closures_worker, 2)
+
+
+def parts_worker():
+    """Gradients that are parts of one tensor, in buckets of their own."""
+    hvd = begin_horovod()
+    rank = hvd.rank()
+    parts = [torch.nn.Parameter(torch.ones(2, 4)) for _ in range(2)]
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(parts, 0.0), groups=[[one] for one in parts]
+    )
+    x = torch.full((1, 4), rank + 1.0)
+    for _ in range(2):
+        optimizer.zero_grad()
+        torch.nn.functional.linear(x, torch.cat(parts)).sum().backward()
+        optimizer.step()
+        for one in parts:
+            assert (one.grad == 1.5).all()
+    flat = torch.zeros(16)
+    for number, one in enumerate(parts):
+        one.grad = flat[8 * number : 8 * (number + 1)].view_as(one)
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=False)
+        for one in parts:
+            (x @ one.t()).sum().backward()
+        optimizer.step()
+        assert (flat == 1.5).all()
+
+
+def test_parts_of_one_tensor():
+    ranks(parts_worker, 2)

@@ -105,6 +105,26 @@ CASES = [
 ROWS = [1, 4, 2]
 
 
+def types_worker():
+    hvd = begin_horovod()
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = torch.optim.ASGD([weight], lr=0.0137)
+    if hvd.rank() == 0:
+        weight.grad = torch.full_like(weight, 0.3)
+        for _ in range(3):
+            optimizer.step()
+    hvd.broadcast_parameters({"weight": weight}, root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    state = optimizer.state[weight]
+    own = {name: (str(one.dtype), one.tolist()) for name, one in state.items()}
+    assert hvd.allgather_object(own) == [own] * hvd.size()
+    assert own["eta"][0] == "torch.float32"
+
+
+def test_state_keeps_its_types():
+    ranks(types_worker, 2)
+
+
 def batch_of(shape, dtype):
     numbers = torch.Generator().manual_seed(3)
     x = torch.randn(sum(ROWS), *shape, generator=numbers, dtype=torch.float64)
