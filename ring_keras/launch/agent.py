@@ -277,8 +277,8 @@ class Agent:
             raise ProtocolError("the job is not elastic, or has not started")
         try:
             worker = self._crew.add(number, size)
-        except OSError as error:
-            self._refuse(f"cannot start a process: {error}")
+        except OSError as error:  # Those that run here go on.
+            self._send_end(number, 1, f"; it could not be started: {error}")
             return
         self._note_start(worker)
 
@@ -301,12 +301,16 @@ class Agent:
         self.connection.send({"type": "refused", "why": why})
 
     def _note_end(self, worker: Worker) -> None:
+        assert worker.returncode is not None
+        self._send_end(worker.rank, worker.returncode, worker.remark)
+
+    def _send_end(self, rank: int, returncode: int, remark: str) -> None:
         self.connection.send(
             {
                 "type": "ended",
-                "rank": worker.rank,
-                "returncode": worker.returncode,
-                "remark": worker.remark,
+                "rank": rank,
+                "returncode": returncode,
+                "remark": remark,
                 "because": self._ended_because,
             }
         )

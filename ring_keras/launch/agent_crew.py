@@ -156,7 +156,9 @@ class AgentCrew(Crew):
             worker = self._worker(field(message, "rank", int))
             if worker.running:
                 code = field(message, "returncode", int)
-                because = message.get("because")
+                worker.told_by_host = because = message.get("because")
+                if not worker.pid:
+                    self.end_output(worker.rank)  # It could not be started.
                 if code == 0 and because is not None and not worker.told_to_stop:
                     # It has obeyed its agent: its work is not done.
                     worker.lose(f"{self.title} was lost: {because}")

@@ -80,6 +80,7 @@ class ElasticMembers(Members):
         self._processes: dict[int, _Process] = {}
         self._members: list[_Process] = []
         self._generation = 0
+        self._changes = 0
         self._had_state = False
         self._forming_since: float | None = None
         self._losses = 0
@@ -132,9 +133,16 @@ class ElasticMembers(Members):
             return  # What the others do will tell.
         if process.rank is None and not is_member:
             worker.outlived = True  # Nobody has ever counted on it.
-            if worker.lost_with is None:  # Else it says nothing of the command.
+            # Else it says nothing of the command.
+            if worker.lost_with is None and worker.told_by_host is None:
                 self._stillborn += 1
         self._lose(process, how)
+        if self._stillborn == _MAX_STILLBORN:
+            self._stillborn += 1  # Said once.
+            self._say(
+                f"elastic: no more processes are started: {_MAX_STILLBORN} in a row "
+                "have ended before they joined"
+            )
 
     def advance(self, now: float) -> Ending | None:
         """Does what is due; whether the job must end."""
@@ -222,8 +230,10 @@ class ElasticMembers(Members):
 
     def _form(self, members: list[_Process]) -> Ending | None:
         """Begins the next generation; survivors come first, in their order."""
+        if self._generation and members != self._members:
+            self._changes += 1  # Those that only meet anew are the same.
         limit = self._options.reset_limit
-        if limit is not None and self._generation > limit:
+        if limit is not None and self._changes > limit:
             return self._end(f"the ranks changed more than --reset-limit {limit} times")
         self.close()
         self._generation += 1
@@ -302,7 +312,13 @@ class ElasticMembers(Members):
 
     def _fill(self, now: float) -> None:
         while now >= self._next_start_at and self._vacancies() > 0:
-            process = self._start_one()
+            try:
+                process = self._start_one()
+            except OSError as error:  # The others need not end for it.
+                self._losses += 1
+                self._next_start_at = now + self._cooldown_s()
+                self._say(f"elastic: cannot start a process: {error}")
+                return
             if self._losses:
                 self._say(f"elastic: started {_named(process)}")
 

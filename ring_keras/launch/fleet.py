@@ -144,8 +144,13 @@ class Fleet:
                 self._start(crew)
 
     def _give_up_silent(self) -> None:
-        there = (crew for crew in self._crews.values() if crew.gone is None)
-        crews = [crew for crew in there if crew.started]
+        # A spare host that is heard says nothing of the others: who trains on is lost
+        # to this host alone, and there would be nobody to go on without it.
+        crews = [
+            crew
+            for crew in self._crews.values()
+            if crew.gone is None and any(worker.running for worker in crew.workers)
+        ]
         hears_somebody = any(crew.silent_s < self._silence_s / 2 for crew in crews)
         for crew in crews:
             if crew.silent_s < self._silence_s / 2:

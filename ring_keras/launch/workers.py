@@ -30,6 +30,7 @@ class Worker:
         remark: What else is known of its end, to follow how it ended.
         told_to_stop: Whether it got a signal from us before it ended.
         lost_with: Which host is gone, and why; None unless that was its end.
+        told_by_host: Why its host has ended it; None if it has not.
         leaving: Whether its host shall be given back, once the others do without it.
         outlived: Whether the others have gone on without it.
     """
@@ -44,6 +45,7 @@ class Worker:
     remark: str = ""
     told_to_stop: bool = False
     lost_with: str | None = None
+    told_by_host: str | None = None
     leaving: bool = False
     outlived: bool = False
 

@@ -193,3 +193,23 @@ def test_who_was_given_up_is_taken_back(
     assert job.pids("end.1") == job.before[1:]
     assert ("elastic: host node1 is back" in said) == (party != "rank")
     hosts.wait_until_empty(60)
+
+
+@SLOW
+def test_a_spare_host_that_is_heard_gives_nobody_up(
+    ringrun: Ringrun, hosts: SshHosts
+) -> None:
+    ssh = ("--ssh-args", hosts.ssh_args, "--grace-period", "2")
+    options = ("-H", "node1:1,node2:1", *ssh, "--min-np", "1", "--max-np", "1")
+    process = ringrun.start(LOOP, *options, size=1)
+    await_sizes(ringrun.directory, 0, "[1]", timeout_s=90)
+    (before,) = ringrun.pids("pid.0")
+
+    with cut_off(hosts, 1):
+        time.sleep(14)  # It is this long.
+
+    (ringrun.directory / "stop").touch()
+    finished = ringrun.finish(process)
+    assert finished.returncode == 0, finished.stderr.decode()
+    assert ringrun.pids("end.0") == [before]
+    hosts.wait_until_empty()

@@ -52,6 +52,29 @@ while members != 2:
 end()
 """
 
+GO_ON_UNTIL_ENOUGH = """
+note(f"pid.{rank}", os.getpid())
+join()
+while True:
+    waits = launcher_of(config).others_wait()
+    own = [rank, (here / "enough").exists(), waits]
+    try:
+        facts = _native.allgather(np.array([own], np.int64), "facts")
+    except RuntimeError as error:
+        assert str(error).startswith("PeerLostError"), error
+        _native.shutdown("it lost a rank")
+        join()
+        continue
+    note(f"met.{rank}", " ".join(map(str, facts[:, 0])))
+    if facts[:, 1].any():
+        break
+    if facts[:, 2].any():
+        _native.shutdown("others wait")
+        join()
+    time.sleep(0.01)
+end()
+"""
+
 # Rank 1 is the cause, and ends after rank 0, which has noticed that it has left.
 LEAVE_IN_TURN = """
 join()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support import trips
-from support.processes import wait_until_dead
+from support import elastic_ranks, trips
+from support.processes import wait_until, wait_until_dead
 from support.ringrun import Ringrun
 from support.terminal import REPORT, Terminal
 
@@ -208,3 +209,31 @@ def test_a_launch_enters_what_the_page_lists(ringrun: Ringrun, start, tmp_path) 
     *here, there = trips.tables_of("One `ringrun -H a:2,b:2`")
     assert trips.differences(traced.files_of(programs[0]), here) == []
     assert trips.differences(traced.files_of(programs[1]), [there]) == []
+
+
+def test_a_process_that_an_agent_cannot_start_ends_nobody(
+    ringrun: Ringrun, start
+) -> None:
+    script = (
+        f"{elastic_ranks.PROLOGUE}\nnote(f'agent.{{rank}}', os.getppid())\n"
+        f"{elastic_ranks.GO_ON_UNTIL_ENOUGH}"
+    )
+    said, met = ringrun.directory / "stderr", ringrun.directory / "met.0"
+    options = ["--min-np", "1", "--max-np", "3"]
+    options += ["--blacklist-cooldown-range", "0.5", "10"]
+    with said.open("wb") as file:
+        job = start(script, *options, stderr=file.fileno())
+    agent, lost = ringrun.pids("agent.2", "pid.2")
+    wait_until(lambda: met.exists() and met.read_text() == "0 1 2", "they have met")
+    limits = resource.prlimit(agent, resource.RLIMIT_NOFILE)
+
+    resource.prlimit(agent, resource.RLIMIT_NOFILE, (3, limits[1]))
+    os.kill(lost, signal.SIGKILL)
+    failed = b"exited with code 1; it could not be started: [Errno 24]"
+    wait_until(lambda: failed in said.read_bytes(), "one could not be started")
+    resource.prlimit(agent, resource.RLIMIT_NOFILE, limits)
+    wait_until(lambda: met.read_text().startswith("0 1 "), "another one is there")
+    (ringrun.directory / "enough").touch()
+
+    assert job.wait(60) == 0, said.read_text()
+    assert b"elastic: going on with 2 ranks" in said.read_bytes()

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from support.elastic_ranks import GO_ON_UNTIL_2, LEAVE_IN_TURN, PROLOGUE, ended
+from support.elastic_ranks import (
+    GO_ON_UNTIL_2,
+    GO_ON_UNTIL_ENOUGH,
+    LEAVE_IN_TURN,
+    PROLOGUE,
+    ended,
+)
 from support.processes import stop, wait_until, wait_until_dead
 from support.ringrun import Finished, Ringrun
 
@@ -258,6 +265,46 @@ def test_more_changes_than_allowed_end_the_job(ringrun: Ringrun) -> None:
     assert "more than --reset-limit 0 times" in finish(ringrun, job, 75).verdict
 
 
+def test_ranks_that_only_meet_anew_have_not_changed(ringrun: Ringrun) -> None:
+    script = """
+for _ in range(3):
+    join()
+    assert meet() == [0, 1]
+    _native.shutdown("it meets anew")
+join()
+end()
+"""
+    options = ["--min-np", "1", "--reset-limit", "0"]
+    finish(ringrun, start(ringrun, script, *options), 0)
+
+    assert [met for _, met in ended(ringrun, 0, 1).values()] == [[0, 1], [0, 1]]
+
+
+def test_a_process_that_cannot_be_started_ends_nobody(ringrun: Ringrun) -> None:
+    options = ["--min-np", "1", "--max-np", "2"]
+    options += ["--blacklist-cooldown-range", "0.1", "0.1"]
+    said, note = ringrun.directory / "stderr", ringrun.directory / "met.0"
+    with said.open("wb") as file:
+        script = PROLOGUE + GO_ON_UNTIL_ENOUGH
+        job = ringrun.start(script, *options, stderr=file.fileno())
+    _, lost = ringrun.pids("pid.0", "pid.1")
+    wait_until(lambda: note.exists() and note.read_text() == "0 1", "they have met")
+    # ringrun waits for it, and ends what it leaves behind.
+    (launcher,) = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    limits = resource.prlimit(int(launcher), resource.RLIMIT_NOFILE)
+
+    resource.prlimit(int(launcher), resource.RLIMIT_NOFILE, (3, limits[1]))
+    os.kill(lost, signal.SIGKILL)
+    failed = b"elastic: cannot start a process: [Errno 24]"
+    wait_until(lambda: failed in said.read_bytes(), "one could not be started")
+    wait_until(lambda: note.read_text() == "0", "rank 0 goes on alone")
+    resource.prlimit(int(launcher), resource.RLIMIT_NOFILE, limits)
+    wait_until(lambda: note.read_text() == "0 2", "another one is there")
+    (ringrun.directory / "enough").touch()
+
+    assert job.wait(60) == 0, said.read_text()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_ranks_that_wait_for_a_generation(
     ringrun: Ringrun, number: signal.Signals
@@ -295,30 +342,6 @@ end()
     finished = finish(ringrun, job, 0)
     assert ended(ringrun, 1) == {1: (pids[1], [1])}
     assert b"the others have lost it" in finished.stderr
-
-
-_GO_ON_UNTIL_ENOUGH = """
-note(f"pid.{rank}", os.getpid())
-join()
-while True:
-    waits = launcher_of(config).others_wait()
-    own = [rank, (here / "enough").exists(), waits]
-    try:
-        facts = _native.allgather(np.array([own], np.int64), "facts")
-    except RuntimeError as error:
-        assert str(error).startswith("PeerLostError"), error
-        _native.shutdown("it lost a rank")
-        join()
-        continue
-    note(f"met.{rank}", " ".join(map(str, facts[:, 0])))
-    if facts[:, 1].any():
-        break
-    if facts[:, 2].any():
-        _native.shutdown("others wait")
-        join()
-    time.sleep(0.01)
-end()
-"""
 
 
 def three_met(ringrun: Ringrun, survivor: int, newest: int) -> list[int]:
@@ -376,7 +399,7 @@ def test_what_a_script_has_started_ends_with_it(ringrun: Ringrun) -> None:
 def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None:
     options = ["--min-np", "1", "--max-np", "3"]
     options += ["--blacklist-cooldown-range", "0", "0"]
-    job = start(ringrun, _GO_ON_UNTIL_ENOUGH, *options, size=3)
+    job = start(ringrun, GO_ON_UNTIL_ENOUGH, *options, size=3)
     random_one = random.Random(seed)
     members, newest = three_met(ringrun, 0, 2), 2
     for _ in range(10):
