@@ -1,31 +1,44 @@
-"""Writes in another thread, one thing after the other."""
+"""Writes in other threads, in each one thing after the other."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Literal
 
 from absl import logging
 
 __all__ = ["BackgroundWrite", "wait_for_all_writes"]
 
-# One for all: what an earlier `fit` has left to write comes first. A process that ends
-# waits for it.
-_THREAD = ThreadPoolExecutor(1, thread_name_prefix="ring_keras-backup")
+_Kind = Literal["backup", "checkpoint"]
+
+# What an earlier `fit` has left to write comes first. But a signal's backup, for which
+# there may be seconds, does not wait for a checkpoint. A process that ends waits for
+# both.
+_THREADS: dict[_Kind, ThreadPoolExecutor] = {
+    "backup": ThreadPoolExecutor(1, thread_name_prefix="ring_keras-backup"),
+    "checkpoint": ThreadPoolExecutor(1, thread_name_prefix="ring_keras-checkpoint"),
+}
 
 
 def wait_for_all_writes() -> None:
     """Until all that this process has begun to write is written, or has failed."""
-    _THREAD.submit(lambda: None).result()
+    for last in [thread.submit(lambda: None) for thread in _THREADS.values()]:
+        last.result()
 
 
 class BackgroundWrite:
-    """What one callback writes: at most one thing, while none waits."""
+    """What one callback writes: at most one thing, while none waits.
 
-    def __init__(self) -> None:
+    Args:
+        kind: Of what it writes.
+    """
+
+    def __init__(self, kind: _Kind) -> None:
+        self._thread = _THREADS[kind]
         self._write: Future[None] | None = None
 
     def begin(self, task: Callable[[], None]) -> None:
         """Has it done; `wait` for the one before first."""
-        self._write = _THREAD.submit(task)
+        self._write = self._thread.submit(task)
         self._write.add_done_callback(_log_failure)
 
     def wait(self, timeout_s: float | None = None) -> None:

@@ -22,7 +22,7 @@ class BackupWriter:
 
     def __init__(self, files: BackupFiles) -> None:
         self._files = files
-        self._write = BackgroundWrite()
+        self._write = BackgroundWrite("backup")
 
     def save(self, model: keras.Model, steps: int) -> None:
         """Returns when the state is copied.

@@ -124,7 +124,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._optimizers: list[keras.optimizers.Optimizer] = []
         self._start = _Start()
         self._parts: PartWriter | None = None
-        self._write = BackgroundWrite()
+        self._write = BackgroundWrite("checkpoint")
         self._failures = _Failures()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -135,6 +135,7 @@ class Checkpoint(keras.callbacks.Callback):
             raise outside_of_fit(self)
         self._fit = fit
         self._optimizers = internals.training_optimizers(self.model)
+        self._run, self._saved_steps = [], 0
         self._parts = None
         self._failures = _Failures()
         self._write.forget()
@@ -147,14 +148,21 @@ class Checkpoint(keras.callbacks.Callback):
             wait_for_all_writes()
             require_built(self.model)
             refuse_ranks_apart(self.model)
-            if process_set_of(self.model).rank() == 0 and self.restore:
-                with newest_whole(
-                    self._files, least_steps=self._steps(), ended=_ended
-                ) as whole:
-                    if whole is not None:
-                        self._restore(whole)
+            if process_set_of(self.model).rank() == 0:
+                self._start.is_searched = True
+                self._restore_newest()
         except Exception as error:  # Raised when all ranks can hear of it.
             self._start.failure = error
+
+    def _restore_newest(self) -> None:
+        """The first rank begins with the newest checkpoint, if it is to."""
+        if not self.restore:
+            return
+        with newest_whole(
+            self._files, least_steps=self._steps(), ended=_ended
+        ) as whole:
+            if whole is not None:
+                self._restore(whole)
 
     def _begin(self) -> None:
         """All ranks follow the first; collective."""
@@ -180,20 +188,25 @@ class Checkpoint(keras.callbacks.Callback):
             return None, None
 
         gather_outcomes(_NAME, follow, process_set)
+        if self._start.name is not None:
+            assert self._fit is not None
+            self._fit.sections.state_was_of(self._start.name.size)
         self._saved_steps = self._steps()
         self._set_epoch()
 
     def _look(self) -> tuple[None, list[Any]]:
         """Whether this rank can take part; on the first one, in what."""
-        failure, self._start.failure = self._start.failure, None
-        if failure is not None:
-            raise failure
+        if self._start.failure is not None:
+            raise self._start.failure
         self._refuse_another()
         self._refuse_swapped_weights()
+        self._start.is_common = True
         self._divide()
         terms = [self.every, self.keep, self.restore]
         if process_set_of(self.model).rank() != 0:
             return None, [*terms, None]
+        if not self._start.is_searched:  # The first one has been lost.
+            self._restore_newest()
         name = self._start.name
         if name is not None and self._steps() != self._start.steps:
             raise RingKerasError(
@@ -240,8 +253,17 @@ class Checkpoint(keras.callbacks.Callback):
                 )
 
     def _divide(self) -> None:
-        """Among the ranks that there are."""
+        """Among the ranks that there are.
+
+        Raises:
+            RingKerasError: If this one has come later, and cannot take part.
+        """
         assert self._fit is not None
+        if not self._start.is_common:
+            if self._start.failure is not None:
+                raise self._start.failure
+            self._files.require_run(self._run[1])
+            self._start.is_common = True
         self._parts = PartWriter(self._files, self.model, self._fit.is_local())
 
     def _restore(self, whole: Any) -> None:
@@ -317,6 +339,8 @@ class Checkpoint(keras.callbacks.Callback):
         if self._parts is not None:
             self._parts.end(self._run[1], self.keep)
         _ended.update(self._run[1:])
+        if self._start.name is not None:
+            _ended.add(self._start.name.token)  # It has been gone on with, to the end.
         self._fit = self._parts = None
         self._start = _Start()
 
@@ -374,6 +398,10 @@ class _Start:
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
+        # Whether this rank was the first when its callbacks began.
+        self.is_searched = False
+        # Whether it has begun with the others; not, if it has come later.
+        self.is_common = False
         self.name: CheckpointName | None = None
         self.steps = self.epoch = self.step = 0
         self.own: list[tuple[Any, Any]] = []

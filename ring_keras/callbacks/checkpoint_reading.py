@@ -17,7 +17,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.checkpoint_files import CheckpointFiles, CheckpointName
 from ring_keras.callbacks.checkpoint_state import ModelState
 from ring_keras.callbacks.sealed_records import sha256_of_file, unsealed
-from ring_keras.errors import RingKerasError
+from ring_keras.errors import RingKerasError, code_of
 
 __all__ = ["WholeCheckpoint", "newest_whole", "whole_checkpoint"]
 
@@ -163,7 +163,7 @@ def newest_whole(
         ended: Tokens of runs. If it is of one of those, there is none.
 
     Raises:
-        RingKerasError: If there are some, and all are damaged.
+        RingKerasError: If there are some, and all are damaged; or if nobody knows.
     """
     damaged: RingKerasError | None = None
     for name in files.complete():
@@ -173,6 +173,8 @@ def newest_whole(
             try:
                 whole = stack.enter_context(whole_checkpoint(files, name))
             except RingKerasError as error:
+                if code_of(error) != "RK518":
+                    raise  # What cannot be reached is not damaged.
                 damaged = error
                 text = str(error).removeprefix("[RK518] ")
                 logging.warning(

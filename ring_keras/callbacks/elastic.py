@@ -195,6 +195,13 @@ class Elastic(keras.callbacks.Callback):
                         "ring_keras.callbacks.Elastic does not work in one fit() with "
                         f"{base.__name__}, for now. Leave out one of them."
                     )
+                if name == "ring_keras.Checkpoint" and self._files is not None:
+                    raise ValueError(
+                        "[RK620] "
+                        "ring_keras.callbacks.Elastic(backup_dir=...) and Checkpoint "
+                        "would each restore what it has saved. Leave out backup_dir: "
+                        "the next start continues from a checkpoint, too."
+                    )
             if self.scale is not None and isinstance(
                 inside, keras.callbacks.LearningRateScheduler
             ):

@@ -120,6 +120,10 @@ class ElasticSections(Sections):
         """Whether this rank knows of processes that wait to join."""
         return others_wait()
 
+    def state_was_of(self, size_before: int) -> None:
+        """Its learning rate is that of so many ranks."""
+        self._rescale(size_before, size())
+
     def steps(self) -> int:
         """How many an epoch has with the ranks that there are."""
         return self._data.steps()

@@ -162,6 +162,7 @@ class DistributedFit(keras.callbacks.Callback):
             fit.set_params(callbacks.params)
             fit.set_model(callbacks.model)
             callbacks.callbacks.append(fit)
+            fit.when_call_is_over(fit._forget_epoch)
         fit._members[id(callback)] = type(callback).__name__
         fit._have_met = have_met()
         return fit
@@ -184,6 +185,10 @@ class DistributedFit(keras.callbacks.Callback):
         """
         calls = calls_under_way()
         (calls[-1].afterwards if calls else self._last_tasks).append(task)
+
+    def _forget_epoch(self) -> None:
+        # Keras keeps it, and the next `fit` would begin there, too.
+        internals.set_initial_epoch(self.model, None)
 
     def ranks_are_alike(self) -> None:
         """All ranks have the same variables, which may be others than before."""
@@ -436,8 +441,6 @@ class DistributedFit(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Something may have begun to train alone later."""
         self._end_of_noting()
-        # Keras keeps it, and the next `fit` would begin there too.
-        internals.set_initial_epoch(self.model, None)
         for optimizer in meeting_optimizers(self.model):
             optimizer.log.watch(False)
         self.sections.run(self._compare_at_the_end)

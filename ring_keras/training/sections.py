@@ -65,6 +65,9 @@ class Sections:
             self.require_all_there()
         return section()
 
+    def state_was_of(self, size_before: int) -> None:
+        """The state that a callback has restored is one of so many ranks."""
+
     def others_wait(self) -> bool:
         """Whether this rank knows of processes that wait to join."""
         return False

@@ -84,6 +84,9 @@ class Dies(keras.callbacks.Callback):
     sizes = []
     step = 0
 
+    def on_train_begin(self, logs=None):
+        die_if_it_is_time("train_begin", 0)
+
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 
@@ -139,7 +142,10 @@ for _ in range(case.get("fits", 1)):
         board = ring.callbacks.TensorBoard(case["logs"], update_freq=2)
         watching = [ring.callbacks.RingMetrics(), board]
     if "checkpoints" in case:
-        watching.append(ring.callbacks.Checkpoint(case["checkpoints"], **case["saves"]))
+        # Of its own disk, if it does not see that of the others.
+        disk = f"/{number}" if number == case.get("elsewhere") else ""
+        parts = case["checkpoints"] + disk
+        watching.append(ring.callbacks.Checkpoint(parts, **case["saves"]))
     history = model.fit(
         train,
         epochs=EPOCHS,
@@ -393,7 +399,9 @@ def refused(data=part, optimizer=None, built=True, callbacks=(), **options):
     model.compile(ring.DistributedOptimizer(optimizer, **reducing), "mse")
     if isinstance(data, tf.data.Dataset):
         data = data.batch(2)
-    elastic = ring.callbacks.Elastic(options.pop("scale", None))
+    elastic = ring.callbacks.Elastic(
+        options.pop("scale", None), backup_dir=options.pop("backup_dir", None)
+    )
     try:
         model.fit(data, verbose=0, callbacks=[elastic, *callbacks], **options)
     except ValueError as error:
@@ -413,6 +421,10 @@ results = {
     "accumulating": refused(backward_passes_per_step=2),
     "sharded": refused(shard_state=True),
     "preemption": refused(callbacks=[ring.callbacks.Preemption(here / "backup")]),
+    "checkpoint": refused(
+        callbacks=[ring.callbacks.Checkpoint(here / "parts")],
+        backup_dir=here / "backup",
+    ),
     "schedule": refused(optimizer=SGD(decay), scale="linear"),
     "scheduler": refused(
         scale="linear",
@@ -510,6 +522,7 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
         "accumulating": "backward_passes_per_step",
         "sharded": "[RK336]",
         "preemption": "in one fit() with Preemption",
+        "checkpoint": "Leave out backup_dir",
         "schedule": "follows a LearningRateSchedule",
         "scheduler": "Leave out scale",
         "rule": "in one fit() with LearningRateSchedule",
@@ -565,17 +578,22 @@ def test_checkpoints_go_on_when_ranks_are_lost_and_come(
         assert size == (2 if steps <= 4 or steps > one_rank else 1), found
 
 
-@pytest.mark.slow
-def test_a_checkpoint_of_all_that_were_lost_is_continued(
-    ringrun: Ringrun, tmp_path: Path
-) -> None:
-    case = {"checkpoints": str(tmp_path), "saves": {}}
+@pytest.fixture
+def lost(ringrun: Ringrun, tmp_path: Path) -> dict[str, Any]:
+    """A job of 2 ranks that is lost in its second epoch, with a checkpoint of one."""
+    case = {"checkpoints": str(tmp_path / "parts"), "saves": {}}
     deaths = [[0, "begin", 15], [1, "begin", 15]]
-
     job = _FIT.replace("CASE", repr(json.dumps({**case, "deaths": deaths})))
     finished = ringrun.finish(ringrun.start(job, "--min-np", "1", size=2), 240)
     assert finished.returncode != 0
-    assert checkpoint_sizes(tmp_path) == [(12, 2)]
+    assert checkpoint_sizes(tmp_path / "parts") == [(12, 2)]
+    return case
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_all_that_were_lost_is_continued(
+    ringrun: Ringrun, lost: dict[str, Any]
+) -> None:
     ends = fit(
         ringrun,
         "--min-np",
@@ -584,6 +602,45 @@ def test_a_checkpoint_of_all_that_were_lost_is_continued(
         ends=[0, 1, 2],
         first_epoch=1,
         deaths=[],
-        **case,
+        **lost,
     )
     assert {end["steps"] for end in ends} == {12 + 8 + 8}
+    # Its learning rate is that of 2 ranks.
+    assert [end["changes"] for end in ends] == [[[2, 3]]] * 3
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_continued_though_the_first_rank_is_lost(
+    ringrun: Ringrun, lost: dict[str, Any]
+) -> None:
+    (end,) = fit(
+        ringrun,
+        "--min-np",
+        "1",
+        size=2,
+        ends=[1],
+        first_epoch=1,
+        deaths=[[0, "train_begin", 0]],
+        **lost,
+    )
+    assert end["steps"] == 12 + 24 + 24
+
+
+@pytest.mark.slow
+def test_who_comes_later_must_see_the_directory(
+    ringrun: Ringrun, tmp_path: Path
+) -> None:
+    options = ["--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+    case = {
+        "deaths": [[0, "backward", 5]],
+        "waits_in": 1,
+        "checkpoints": str(tmp_path),
+        "elsewhere": 2,
+        "saves": {},
+    }
+    job = _FIT.replace("CASE", repr(json.dumps(case)))
+    finished = ringrun.finish(ringrun.start(job, *options, size=2), 240)
+
+    said = finished.stderr.decode()
+    assert "[RK518] " in said and "which the first rank has just written" in said, said
+    assert json.loads(ringrun.noted("end.1"))["trained"] == [3]

@@ -316,6 +316,26 @@ def test_without_resume_an_epoch_begins_anew(rank_pool, tmp_path):
     assert len(first[2]) == 1 and not second[2]
 
 
+def failed_worker(directory):
+    model = build(seed=9)
+    data = ring.data.shard(training.dataset(checkpointed.COUNT), seed=1)
+    data = data.batch(checkpointed.BATCH)
+    callbacks = [
+        ring.callbacks.Checkpoint(directory),
+        StopsAfter(steps_per_epoch(2) + 1),
+    ]
+    with pytest.raises(StoppedError):
+        model.fit(data, epochs=checkpointed.EPOCHS, verbose=0, callbacks=callbacks)
+    return model.fit(data, verbose=0).epoch
+
+
+@pytest.mark.slow
+def test_where_a_fit_began_that_failed_is_forgotten(rank_pool, tmp_path):
+    rank_pool(2).run(middle_worker, args=(str(tmp_path), steps_per_epoch(2)))
+
+    assert rank_pool(2).run(failed_worker, args=(str(tmp_path),)) == [[0]] * 2
+
+
 def middle_worker(directory, steps):
     with pytest.raises(StoppedError):
         train(directory, StopsAfter(steps + 1), every=steps)

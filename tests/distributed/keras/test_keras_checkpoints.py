@@ -116,6 +116,12 @@ def whose_checkpoint_worker(directory):
     other_fold = train(f"{directory}/folds", model=build(seed=5), every=3)
     assert other_fold == train(f"{directory}/alone", model=build(seed=5), every=3)
 
+    # What was gone on with, to the end, without a checkpoint more.
+    with pytest.raises(StoppedError):
+        train(f"{directory}/cut", StopsAfter(5), every=3)
+    train(f"{directory}/cut", every=99)
+    assert other_fold == train(f"{directory}/cut", model=build(seed=5), every=3)
+
     # A run that nobody goes on with has come further than the one after it.
     with pytest.raises(StoppedError):
         train(f"{directory}/runs", StopsAfter(7), every=3)

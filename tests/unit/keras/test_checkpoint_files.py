@@ -8,6 +8,7 @@ import pytest
 
 from ring_keras.callbacks.backup_directory import LocalDirectory
 from ring_keras.callbacks.checkpoint_files import CheckpointFiles, CheckpointName
+from ring_keras.callbacks.checkpoint_reading import newest_whole
 from ring_keras.errors import RingKerasError
 
 TOKEN = "01234567"
@@ -101,3 +102,21 @@ def test_a_run_begins_where_the_others_see_it(files, tmp_path):
         files.require_run("76543210")
     with pytest.raises(RingKerasError, match=r"RK518.*found 'nothing: "):
         CheckpointFiles(tmp_path / "elsewhere").require_run(TOKEN)
+
+
+def test_what_cannot_be_reached_is_not_damaged(monkeypatch):
+    """It would be taken for lost, and removed later."""
+    memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+    files = CheckpointFiles("memory://out-of-reach")
+    for steps in (3, 6):
+        write(files, name(steps, size=1), 0)
+
+    def unreachable(*_, **__):
+        raise ConnectionError("503 Slow Down")
+
+    monkeypatch.setattr(memory, "get_file", unreachable)
+    with (
+        pytest.raises(RingKerasError, match="503 Slow Down"),
+        newest_whole(files, least_steps=0, ended=set()),
+    ):
+        pass
