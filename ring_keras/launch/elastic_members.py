@@ -131,14 +131,14 @@ class ElasticMembers(Members):
             return
         if process.seems_done and is_member:
             return  # What the others do will tell.
-        if process.rank is None and not is_member:
-            worker.outlived = True  # Nobody has ever counted on it.
-            # Else it says nothing of the command.
-            if worker.lost_with is None and worker.told_by_host is None:
-                self._stillborn += 1
+        is_stillborn = process.rank is None and not is_member
+        worker.outlived |= is_stillborn  # Nobody has ever counted on it.
         self._lose(process, how)
+        # What its host has ended says nothing of the command.
+        if not is_stillborn or worker.lost_with or worker.told_by_host:
+            return
+        self._stillborn += 1
         if self._stillborn == _MAX_STILLBORN:
-            self._stillborn += 1  # Said once.
             self._say(
                 f"elastic: no more processes are started: {_MAX_STILLBORN} in a row "
                 "have ended before they joined"

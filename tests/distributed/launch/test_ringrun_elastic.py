@@ -170,12 +170,19 @@ note(f"born.{rank}")
 if rank > 0:
     sys.exit(3)
 join()
-wait_for("born.3")
+wait_for("go")
 end()
 """
     options = ["--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
-    finish(ringrun, start(ringrun, script, *options, size=1), 0)
+    said = ringrun.directory / "stderr"
+    with said.open("wb") as file:
+        job = ringrun.start(PROLOGUE + script, *options, size=1, stderr=file.fileno())
+    last = b"elastic: no more processes are started: 3 in a row have ended before they"
+    wait_until(lambda: last in said.read_bytes(), "there are no more")
+    (ringrun.directory / "go").touch()
 
+    assert job.wait(60) == 0, said.read_text()
+    assert said.read_bytes().count(last) == 1
     assert not (ringrun.directory / "born.4").exists()
 
 
