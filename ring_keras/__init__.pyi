@@ -43,7 +43,6 @@ from .ops.alltoall import alltoall as alltoall
 from .ops.barrier import barrier as barrier
 from .ops.broadcast import broadcast as broadcast
 from .ops.broadcast_variables import broadcast_variables as broadcast_variables
-from .ops.compression import Compression as Compression
 from .ops.decisions import all as all
 from .ops.decisions import any as any
 from .ops.grouped_allreduce import grouped_allreduce as grouped_allreduce
@@ -51,6 +50,7 @@ from .ops.join import join as join
 from .ops.reduce_scatter import reducescatter as reducescatter
 from .optimizers.gradient_tape import DistributedGradientTape as DistributedGradientTape
 from .values.agreement import agree_on as agree_on
+from .values.compression import Compression as Compression
 from .values.objects import allgather_object as allgather_object
 from .values.objects import broadcast_object as broadcast_object
 from .values.prepared_allreduce import prepare_allreduce as prepare_allreduce

@@ -8,10 +8,10 @@ import keras
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import rank
-from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.noted_saves import noted_saves
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["BestModelCheckpoint"]
 

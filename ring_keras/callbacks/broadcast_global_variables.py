@@ -12,14 +12,14 @@ from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
-from ring_keras.optimizers.begun_accumulation import keep_own_accumulated
-from ring_keras.optimizers.common_layers import agree_on_layers
 from ring_keras.optimizers.common_variables import common_variables
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.sharded_state import (
     require_parts_of_one_state,
     sharded_steps,
 )
+from ring_keras.states.begun_accumulation import keep_own_accumulated
+from ring_keras.states.common_layers import agree_on_layers
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import is_local_in, process_set_of

@@ -18,10 +18,10 @@ from ring_keras.callbacks.checkpoint_state import ModelState, refuse_ranks_apart
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.keras_internals import calls
-from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["Checkpoint"]
 

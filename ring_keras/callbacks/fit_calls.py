@@ -26,10 +26,11 @@ from ring_keras.callbacks.sharded_saves import (
     require_same_savers,
     when_it_saves,
 )
-from ring_keras.callbacks.shared_files import file_of, saves_on_all_ranks
+from ring_keras.callbacks.shared_files import saves_on_all_ranks
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.states.written_files import file_of
 from ring_keras.training.calls_under_way import begin_together
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import parts_of

@@ -12,10 +12,10 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
 from ring_keras.ops.barrier import barrier
-from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.optimizers.sharded_files import one_rank_alone
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["RootOnly"]
 

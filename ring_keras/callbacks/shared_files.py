@@ -1,36 +1,16 @@
 """Finds callbacks that would write the same file on several ranks."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import keras
 from absl import logging
 
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.states.written_files import file_of
 from ring_keras.values.objects import allgather_object
 
-__all__ = ["file_of", "saves_on_all_ranks", "warn_of_shared_files"]
-
-# Keras's callbacks that write, and the attribute that says where.
-_WRITERS = {
-    "BackupAndRestore": "backup_dir",
-    "CSVLogger": "filename",
-    "ModelCheckpoint": "filepath",
-    "TensorBoard": "log_dir",
-}
-
-
-def file_of(callback: keras.callbacks.Callback) -> str | None:
-    """What it writes, for messages, if it is one of Keras's own that write."""
-    for name, attribute in _WRITERS.items():
-        # By its own class: a subclass may know about ranks, as one of ours does.
-        if type(callback) is getattr(keras.callbacks, name):
-            path = str(getattr(callback, attribute))
-            if "://" not in path:
-                path = str(Path(path).absolute())
-            return f"'{path}' ({name})"
-    return None
+__all__ = ["saves_on_all_ranks", "warn_of_shared_files"]
 
 
 def saves_on_all_ranks(callback: keras.callbacks.Callback, model: keras.Model) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.lifecycle.elastic_launcher import is_late
-from ring_keras.ops.outcomes import gather_outcomes
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["Array", "seen_alike"]
 

@@ -8,8 +8,8 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.parts import note_joined
+from ring_keras.values.outcomes import gather_outcomes
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["join"]

@@ -15,9 +15,9 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.data_order import DataOrder, order_on
-from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.train_step import DistributedTrainStep
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["KafkaOrder"]
 

@@ -3,10 +3,10 @@
 import zlib
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 
-from ring_keras.training.uneven_batches import PADDING_WEIGHT
+from ring_keras.values.padding import PADDING_WEIGHT
 
 __all__ = ["as_arrays", "sample_of", "shard_arrays"]
 
@@ -20,7 +20,7 @@ def shard_arrays(
 ) -> Any:
     """Rank `rank`'s rows of every array in a structure; see `shard`."""
     arrays = as_arrays(data)
-    lengths = [len(array) for array in tf.nest.flatten(arrays)]
+    lengths = [len(array) for array in keras.tree.flatten(arrays)]
     if len(set(lengths)) != 1:
         raise ValueError(
             "All arrays must have the same number of rows, at least one array. "
@@ -35,20 +35,20 @@ def shard_arrays(
     if remainder == "drop":
         order = order[: count - count % size]
     mine = order[rank::size]
-    part = tf.nest.map_structure(lambda array: array[mine], arrays)
+    part = keras.tree.map_structure(lambda array: array[mine], arrays)
     if remainder == "pad" and len(mine) * size < count + (-count) % size:
-        part = _padded(part, tf.nest.map_structure(lambda array: array[:1], arrays))
+        part = _padded(part, keras.tree.map_structure(lambda array: array[:1], arrays))
     return part
 
 
 def as_arrays(data: Any) -> Any:
     """The structure, with arrays of NumPy for whatever has rows."""
-    return tf.nest.map_structure(_to_array, data)
+    return keras.tree.map_structure(_to_array, data)
 
 
 def sample_of(arrays: Any) -> list[np.ndarray[Any, Any]]:
     """Of each array a few numbers from a few of its rows, at places by its shape."""
-    return list(map(_sample_of, tf.nest.flatten(arrays)))
+    return list(map(_sample_of, keras.tree.flatten(arrays)))
 
 
 def _sample_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -78,7 +78,7 @@ def _with_sample_weights(arrays: Any, count: int) -> Any:
     if len(arrays) == 2:
         return (*arrays, np.ones(count, np.float32))
     x, y, weights = arrays
-    return x, y, tf.nest.map_structure(without_marks, weights)
+    return x, y, keras.tree.map_structure(without_marks, weights)
 
 
 def without_marks(weights: Any) -> np.ndarray[Any, Any]:
@@ -95,15 +95,15 @@ def require_pair_or_triple(data: Any) -> None:
             "[RK510] "
             "ring_keras.data.shard(remainder='pad') marks copies by their sample "
             "weight, so it takes pairs (x, y) or triples (x, y, sample_weight). "
-            f"Received: {type(data).__name__} of {len(tf.nest.flatten(data))} parts. "
-            "Use remainder='drop', or 'keep' and ring_keras.data.join()."
+            f"Received: {type(data).__name__} of {len(keras.tree.flatten(data))} "
+            "parts. Use remainder='drop', or 'keep' and ring_keras.data.join()."
         )
 
 
 def _padded(part: Any, row: Any) -> Any:
     *examples, weights = row
-    row = (*examples, tf.nest.map_structure(padding_like, weights))
-    return tf.nest.map_structure(lambda *rows: np.concatenate(rows), part, row)
+    row = (*examples, keras.tree.map_structure(padding_like, weights))
+    return keras.tree.map_structure(lambda *rows: np.concatenate(rows), part, row)
 
 
 def padding_like(weights: Any) -> np.ndarray[Any, Any]:
@@ -120,7 +120,7 @@ def padding_like(weights: Any) -> np.ndarray[Any, Any]:
 def _to_array(leaf: Any) -> np.ndarray[Any, Any]:
     if callable(leaf) or hasattr(leaf, "__next__"):
         advice = "Turn a generator into a dataset with tf.data.Dataset.from_generator()"
-    elif isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+    elif type(leaf).__name__ in ("RaggedTensor", "SparseTensor"):
         advice = "Make a dataset of it with tf.data.Dataset.from_tensor_slices()"
     else:
         array = np.asarray(leaf) if hasattr(leaf, "__len__") else np.array(None)

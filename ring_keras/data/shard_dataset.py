@@ -13,7 +13,7 @@ from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import require_pair_or_triple
 from ring_keras.ops.data_order import DataOrder
 from ring_keras.ops.redivision import Division
-from ring_keras.training.uneven_batches import PADDING_WEIGHT
+from ring_keras.values.padding import PADDING_WEIGHT
 
 __all__ = ["item_bytes", "shard_dataset", "shuffle_seeds"]
 

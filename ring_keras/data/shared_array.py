@@ -20,8 +20,8 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.lifecycle.elastic_launcher import is_elastic, is_late
 from ring_keras.network.host_id import host_id
-from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.values.objects import allgather_object
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["shared_array"]
 

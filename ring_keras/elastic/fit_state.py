@@ -7,9 +7,9 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import global_process_set
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
-from ring_keras.optimizers.common_layers import agree_on_layers, described_layers
 from ring_keras.optimizers.common_variables import common_variables
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
+from ring_keras.states.common_layers import agree_on_layers, described_layers
 from ring_keras.values.encoding import encode
 
 __all__ = ["FitState"]

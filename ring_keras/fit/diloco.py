@@ -18,7 +18,6 @@ from ring_keras.fit.diloco_arguments import (
 from ring_keras.fit.fragment import Fragment
 from ring_keras.fit.windows import fragments_of, places_of
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.step import collectives_allowed, in_order
 from ring_keras.optimizers.extra_batches import COMMON, OWN, ExtraBatches
 from ring_keras.optimizers.fused_update import FusedUpdate
@@ -30,6 +29,7 @@ from ring_keras.optimizers.run_if import run_if
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.optimizers.wires import THIN_WIRES, thin_wire
 from ring_keras.optimizers.wrapper_hook import all_suspended
+from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["DiLoCo"]

@@ -10,11 +10,11 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import prepare_fits
 from ring_keras.fit.diloco import DiLoCo
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.compression import Compression, Compressor, PowerSGD
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.sharded_state import SHARDABLE, can_shard
+from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["DistributedOptimizer"]

@@ -8,7 +8,7 @@ import numpy as np
 from ring_keras import keras_internals as internals
 from ring_keras.inference.share import Share
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
+from ring_keras.states.metric_state import averaged_logs, state_of_all_ranks
 
 __all__ = ["evaluate"]
 

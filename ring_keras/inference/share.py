@@ -15,9 +15,9 @@ from ring_keras.data.agreement import seen_alike
 from ring_keras.errors import RankMismatchError
 from ring_keras.inference.sources import Source, source_of
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.outcomes import gather_outcomes
-from ring_keras.optimizers.common_layers import described_layers, require_same_layers
-from ring_keras.optimizers.weight_digests import digests, variable_name, who_has_what
+from ring_keras.states.common_layers import described_layers, require_same_layers
+from ring_keras.states.weight_digests import digests, variable_name, who_has_what
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["Share"]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from ring_keras.keras_internals.variables import is_keras_variable, variable_key
 
@@ -74,8 +73,8 @@ def _held(
     if isinstance(layer, _WITH_VOCABULARY) and not is_within:
         yield "vocabulary", layer.get_vocabulary()
     weights: Any = getattr(layer, "idf_weights_const", None)
-    if tf.is_tensor(weights):
-        yield "document frequencies", [weights.numpy()]
+    if keras.ops.is_tensor(weights):
+        yield "document frequencies", [keras.ops.convert_to_numpy(weights)]
     if isinstance(layer, keras.layers.Discretization):
         yield "bin boundaries", list(layer.bin_boundaries or ())
     if values := _constants(layer):
@@ -94,7 +93,9 @@ def _constants(layer: keras.layers.Layer) -> list[Any]:
         return []
     values = [getattr(layer, name, None) for name in ("mean", "variance")]
     return [
-        np.asarray(v) for v in values if tf.is_tensor(v) or isinstance(v, np.ndarray)
+        np.asarray(v)
+        for v in values
+        if keras.ops.is_tensor(v) or isinstance(v, np.ndarray)
     ]
 
 

@@ -1,10 +1,20 @@
 """What TensorFlow traces a graph for, and where it runs it."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["is_branch", "is_for_xla", "new_scalar", "runs_on_chosen_device"]
+from ring_keras.keras_internals.names import TRACED_IN_TRAIN_FUNCTION
+
+__all__ = [
+    "is_branch",
+    "is_for_xla",
+    "new_scalar",
+    "runs_on_chosen_device",
+    "trace_train_function",
+]
 
 
 def is_branch(graph: Any) -> bool:
@@ -55,3 +65,27 @@ def runs_on_chosen_device() -> bool:
     from tensorflow.python.eager import context
 
     return bool(context.context().device_name)
+
+
+def trace_train_function(function: Callable[[Any], Any], iterator: Any) -> bool:
+    """Has TensorFlow trace, and not run, what a call of a train function would.
+
+    Args:
+        function: What Keras made.
+        iterator: Its argument.
+
+    Returns:
+        False if nothing of it is a `tf.function` of such an iterator: then nothing has
+        been done.
+    """
+    traced: Any = function
+    if inspect.isfunction(function) and function.__closure__ is not None:
+        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        cell = dict(cells).get(TRACED_IN_TRAIN_FUNCTION)
+        traced = function if cell is None else cell.cell_contents
+    if not hasattr(traced, "get_concrete_function"):
+        return False
+    if not isinstance(iterator, tf.data.Iterator):
+        return False
+    traced.get_concrete_function(iterator)
+    return True

@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 __all__ = [
     "batch_losses",
@@ -55,7 +54,7 @@ def _joins(loss: Any) -> bool:
 
 def compiled_losses(model: keras.Model) -> list[Any]:
     """As they were given to `compile()`: losses, functions and names."""
-    losses = tf.nest.flatten(getattr(model, "loss", None))
+    losses = keras.tree.flatten(getattr(model, "loss", None))
     return [loss for loss in losses if loss is not None]
 
 

@@ -1,17 +1,14 @@
 """Models: their layers of some kinds, and how `fit` runs them."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
     INITIAL_EPOCH,
     METRICS_OF_METRIC,
     REDUCTION_AXES,
-    TRACED_IN_TRAIN_FUNCTION,
     TRAINABLE_VARIABLES,
 )
 from ring_keras.keras_internals.private_names import private
@@ -30,7 +27,6 @@ __all__ = [
     "set_initial_epoch",
     "set_train_function",
     "synchronized_statistics",
-    "trace_train_function",
     "train_function",
 ]
 
@@ -89,7 +85,7 @@ def recurrent_states(model: keras.Model) -> list[keras.Variable]:
         state
         for layer in model._flatten_layers()
         if getattr(layer, "stateful", False)
-        for state in tf.nest.flatten(getattr(layer, "states", None))
+        for state in keras.tree.flatten(getattr(layer, "states", None))
         if is_keras_variable(state)
     ]
 
@@ -102,7 +98,7 @@ def seed_states(model: keras.Model) -> list[keras.Variable]:
         for variable in model.variables
         if id(variable) not in weights
         and tuple(variable.shape) == (2,)
-        and tf.as_dtype(variable.dtype).is_integer
+        and keras.backend.is_int_dtype(variable.dtype)
     ]
 
 
@@ -116,30 +112,6 @@ def train_function(model: keras.Model) -> Callable[[Any], Any]:
     model.make_train_function()
     function: Callable[[Any], Any] = model.train_function
     return function
-
-
-def trace_train_function(function: Callable[[Any], Any], iterator: Any) -> bool:
-    """Has TensorFlow trace, and not run, what a call of a train function would.
-
-    Args:
-        function: What Keras made.
-        iterator: Its argument.
-
-    Returns:
-        False if nothing of it is a `tf.function` of such an iterator: then nothing has
-        been done.
-    """
-    traced: Any = function
-    if inspect.isfunction(function) and function.__closure__ is not None:
-        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
-        cell = dict(cells).get(TRACED_IN_TRAIN_FUNCTION)
-        traced = function if cell is None else cell.cell_contents
-    if not hasattr(traced, "get_concrete_function"):
-        return False
-    if not isinstance(iterator, tf.data.Iterator):
-        return False
-    traced.get_concrete_function(iterator)
-    return True
 
 
 def set_train_function(

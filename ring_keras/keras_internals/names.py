@@ -63,6 +63,7 @@ __all__ = [
     "STEPS_PER_EPOCH",
     "TAKE_AVERAGES",
     "TEST_STEP",
+    "TORCH_NAMES",
     "TRAINABLE_VARIABLES",
     "TRAIN_FUNCTION",
     "TRAIN_STEP",
@@ -158,6 +159,16 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "tf.data.experimental.service.DispatchServer": ("_stop",),
     "tf.data.experimental.service.WorkerServer": ("_address", "_stop"),
+}
+
+# The same, of what training on Keras's back end torch needs.
+TORCH_NAMES: dict[str, tuple[str, ...]] = {
+    "keras.Model": (
+        "_flatten_layers",
+        "_get_metrics_result_or_logs",
+        "make_train_function",
+    ),
+    "keras.optimizers.Optimizer": ("_backend_apply_gradients", "_clip_gradients"),
 }
 
 # Local variables of `fit` and of `evaluate`, which we read off the stack.

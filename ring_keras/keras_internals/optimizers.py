@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
     GRADIENT_ACCUMULATOR,
@@ -220,7 +219,7 @@ def _models_in(model: keras.Model) -> list[keras.Model]:
     ]
 
 
-def velocities(optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
+def velocities(optimizer: keras.optimizers.Optimizer) -> list[Any]:
     """The momentum variables that hold gradients times the learning rate.
 
     None before the optimizer is built. Those of Adam and others hold gradients

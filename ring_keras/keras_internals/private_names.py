@@ -3,22 +3,29 @@
 import functools
 import inspect
 import pkgutil
+import sys
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from ring_keras.errors import RingKerasError
-from ring_keras.keras_internals.iterators import OWNED_ITERATOR
 from ring_keras.keras_internals.names import (
     ITERATOR,
     LOCALS,
     NEWEST_KERAS,
     OLDEST_KERAS,
     PRIVATE_NAMES,
+    TORCH_NAMES,
 )
 
-__all__ = ["gone", "owner_of", "private", "require_method", "require_private_names"]
+__all__ = [
+    "gone",
+    "owner_of",
+    "private",
+    "require_method",
+    "require_private_names",
+    "require_torch_names",
+]
 
 
 @functools.cache
@@ -51,9 +58,28 @@ def require_private_names() -> None:
         raise gone(missing)
 
 
+@functools.cache
+def require_torch_names() -> None:
+    """The same, of what is needed on Keras's back end torch.
+
+    Raises:
+        RingKerasError: Names all that are gone.
+    """
+    missing = [
+        f"{path}.{name}"
+        for path, names in TORCH_NAMES.items()
+        for name in names
+        if not hasattr(owner_of(path), name)
+    ]
+    if missing:
+        raise gone(missing)
+
+
 def owner_of(path: str) -> Any:
     """What a key of PRIVATE_NAMES stands for."""
     if path == ITERATOR:
+        from ring_keras.keras_internals.iterators import OWNED_ITERATOR
+
         return OWNED_ITERATOR
     return pkgutil.resolve_name(path.replace("tf.", "tensorflow.", 1))
 
@@ -84,7 +110,15 @@ def gone(names: list[str]) -> RingKerasError:
     """The error of a release that does not have these."""
     return RingKerasError(
         "[RK607] "
-        f"Keras {keras.__version__} with TensorFlow {tf.__version__} has not all that "
+        f"Keras {keras.__version__} with {_framework()} has not all that "
         f"ring_keras needs: {', '.join(names)}. It knows Keras {OLDEST_KERAS} to "
         f"{NEWEST_KERAS}. Install one of these, or a newer ring_keras."
     )
+
+
+def _framework() -> str:
+    name = keras.backend.backend()
+    if name == "tensorflow":
+        name = "TensorFlow"
+    module = sys.modules.get(name.lower())
+    return f"{name} {getattr(module, '__version__', '')}".rstrip()

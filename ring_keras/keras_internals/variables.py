@@ -1,9 +1,8 @@
 """Variables of Keras, and the variables of TensorFlow in them."""
 
+import sys
 from collections.abc import Hashable
 from typing import Any
-
-import tensorflow as tf
 
 __all__ = ["is_keras_variable", "is_variable", "tensorflow_variable", "variable_key"]
 
@@ -20,7 +19,10 @@ def is_keras_variable(value: Any) -> bool:
 
 def is_variable(value: Any) -> bool:
     """Whether it is one of Keras's or TensorFlow's."""
-    return isinstance(value, tf.Variable) or is_keras_variable(value)
+    # Without it there are none of its variables.
+    tf = sys.modules.get("tensorflow")
+    is_tensorflows = tf is not None and isinstance(value, tf.Variable)
+    return is_tensorflows or is_keras_variable(value)
 
 
 def tensorflow_variable(value: Any) -> Any:
@@ -30,6 +32,9 @@ def tensorflow_variable(value: Any) -> Any:
 
 def variable_key(variable: Any) -> Hashable:
     """The same for a Keras variable and the TensorFlow variable in it."""
+    inner = tensorflow_variable(variable)
+    if is_keras_variable(variable) and not hasattr(inner, "ref"):
+        return id(variable)  # Another framework's.
     # Tensors, which a gradient can be taken of too, are told apart as well.
-    key: Hashable = tensorflow_variable(variable).ref()
+    key: Hashable = inner.ref()
     return key

@@ -1,16 +1,11 @@
 """One set of moving statistics for all ranks."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import keras
-import numpy as np
 
-from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.layers.global_moments import GlobalMoments
-from ring_keras.values.reduce_op import ReduceOp
+from ring_keras.states.moving_moments import average_moments
 
 __all__ = ["average_moving_statistics"]
 
@@ -51,68 +46,11 @@ def average_moving_statistics(
     process_set = process_set or global_process_set
     if not has_peers(process_set):
         return
-    moments = [
-        pair
-        for layer in internals.batch_normalizations(model)
-        if layer.built and layer.trainable and GlobalMoments.of(layer) is None
-        for pair in _pairs(layer)
-    ]
-    if not moments:
-        return
-    parts = [part for pair in moments for part in pair.read()]
-    averaged = _native.allreduce(
-        np.concatenate(parts),
-        op=ReduceOp.AVERAGE.value,
-        name="moving_statistics",
-        communicator_id=process_set.communicator_id(),
+    average_moments(
+        [
+            layer
+            for layer in internals.batch_normalizations(model)
+            if layer.built and layer.trainable and GlobalMoments.of(layer) is None
+        ],
+        process_set,
     )
-    ends = np.cumsum([len(part) for part in parts])[:-1]
-    new = iter(np.split(averaged, ends))
-    for pair in moments:
-        pair.write(next(new), next(new))
-
-
-@dataclass(frozen=True)
-class _Moments:
-    """A moving mean and the spread around it.
-
-    Attributes:
-        mean: Variable.
-        variance: Variable, or None.
-        deviation: Variable, or None: the root of variance plus `epsilon`.
-        epsilon: What the layer adds to a variance before its root.
-    """
-
-    mean: Any
-    variance: Any
-    deviation: Any
-    epsilon: float
-
-    def read(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """First and second moment, which average to those of the mixture."""
-        mean = np.asarray(self.mean.numpy(), np.float64)
-        if self.variance is not None:
-            variance = np.asarray(self.variance.numpy(), np.float64)
-        else:
-            deviation = np.asarray(self.deviation.numpy(), np.float64)
-            variance = deviation**2 - self.epsilon
-        return mean, variance + mean**2
-
-    def write(self, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> None:
-        """Takes the mixture's."""
-        variance = np.maximum(second - first**2, 0.0)
-        self.mean.assign(first)
-        if self.variance is not None:
-            self.variance.assign(variance)
-        if self.deviation is not None:
-            self.deviation.assign(np.sqrt(variance + self.epsilon))
-
-
-def _pairs(layer: keras.layers.BatchNormalization) -> list[_Moments]:
-    mean, variance, epsilon = layer.moving_mean, layer.moving_variance, layer.epsilon
-    if not getattr(layer, "renorm", False):  # Older Keras has no such argument.
-        return [_Moments(mean, variance, None, epsilon)]
-    return [
-        _Moments(mean, variance, layer.moving_stddev, epsilon),
-        _Moments(layer.renorm_mean, None, layer.renorm_stddev, epsilon),
-    ]

@@ -8,9 +8,9 @@ import tensorflow as tf
 from ring_keras import _libraries
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.arguments import Factor, to_factor
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.scaling import scaled
 from ring_keras.ops.step import step_plan, step_role
+from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["WIRE_DTYPES", "adasum", "is_adasum"]

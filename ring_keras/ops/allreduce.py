@@ -14,11 +14,11 @@ from ring_keras.ops.arguments import (
     to_tensor,
     to_wire_dtype,
 )
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.scaling import scaled
 from ring_keras.ops.step import step_role
 from ring_keras.values.arguments import to_communicator, to_reduce_op
+from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["allreduce"]

@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.compression import Compression
 from ring_keras.values.arguments import require_collective_dtype
+from ring_keras.values.compression import Compression
 
 TensorLike: TypeAlias = Any
 """Anything `tf.convert_to_tensor` takes: tensors, variables, arrays, numbers."""

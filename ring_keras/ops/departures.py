@@ -14,9 +14,9 @@ from ring_keras import _libraries, _native
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import to_factor, to_wire_dtype
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.step import step_plan, step_role
 from ring_keras.values.arguments import to_communicator
+from ring_keras.values.compression import Compression
 
 __all__ = ["DepartureKind", "arrive", "depart", "forget_departed", "new_slot"]
 

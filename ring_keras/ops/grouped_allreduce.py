@@ -23,10 +23,10 @@ from ring_keras.ops.arguments import (
     to_tensor,
     to_wire_dtype,
 )
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.request_names import in_unordered_graph, to_request_name
 from ring_keras.ops.step import step_plan, step_role
 from ring_keras.values.arguments import to_communicator, to_reduce_op
+from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = [

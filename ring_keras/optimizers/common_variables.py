@@ -8,7 +8,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.ops.shards import shard_of
 
-__all__ = ["common_state", "common_variables", "common_weights"]
+__all__ = ["common_state", "common_variables", "common_weights", "split_weights"]
 
 IsLocal = Callable[[Any], bool]
 
@@ -42,6 +42,22 @@ def common_weights(
     """
     of_samples = {id(variable) for variable in internals.recurrent_states(model)}
     return [v for v in model.weights if id(v) not in of_samples and not is_local(v)]
+
+
+def split_weights(model: keras.Model, is_local: IsLocal) -> tuple[list[Any], list[Any]]:
+    """The weights that all ranks should have the same of, of two kinds.
+
+    Returns:
+        The variables that layers change by themselves, such as moving statistics;
+        and those that only the optimizer does, with those of frozen layers.
+    """
+    trained = {id(v) for v in model.trainable_weights}
+    trained |= {id(v) for v in internals.frozen_weights(model)}
+    common = common_weights(model, is_local)
+    return (
+        [v for v in common if id(v) not in trained],
+        [v for v in common if id(v) in trained],
+    )
 
 
 def common_state(

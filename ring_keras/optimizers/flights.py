@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.departures import arrive, depart, forget_departed, new_slot
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.run_if import run_if
@@ -18,6 +17,7 @@ from ring_keras.optimizers.senders import Senders
 from ring_keras.optimizers.step_scope import reduction_step
 from ring_keras.optimizers.thin_wire import ThinWire, own_part
 from ring_keras.optimizers.wires import thin_wire
+from ring_keras.values.compression import Compression
 
 __all__ = ["Flight", "PlainFlight", "ThinFlight"]
 

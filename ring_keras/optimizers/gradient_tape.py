@@ -11,13 +11,13 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet, generation
-from ring_keras.ops.compression import Compression, Compressor, PowerSGD
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.pass_accumulator import PassAccumulator
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.step_scope import current_step
+from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["DistributedGradientTape"]

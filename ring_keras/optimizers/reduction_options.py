@@ -8,7 +8,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.compression import Compression, Compressor, PowerSGD
+from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["ReductionOptions"]

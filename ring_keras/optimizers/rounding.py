@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras.ops.arguments import to_wire_dtype
-from ring_keras.ops.compression import Compression
+from ring_keras.values.compression import Compression
 
 __all__ = ["Rounding"]
 

@@ -17,9 +17,9 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import CollectiveTimeoutError, PeerLostError, RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast import broadcast
-from ring_keras.ops.outcomes import gather_outcomes
 from ring_keras.ops.shards import shard_of
 from ring_keras.optimizers.sharded_state import require_parts_of_one_state
+from ring_keras.values.outcomes import gather_outcomes
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["ShardedFiles", "failed_save_told", "one_rank_alone"]

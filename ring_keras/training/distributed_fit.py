@@ -15,18 +15,23 @@ from ring_keras.job.process_set import global_process_set, has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.ops.data_order import require_common_orders
-from ring_keras.optimizers.common_variables import common_state
-from ring_keras.optimizers.equal_weights import require_equal
+from ring_keras.optimizers.common_variables import common_state, split_weights
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
-from ring_keras.optimizers.weight_digests import all_digests
+from ring_keras.states.equal_weights import require_equal
+from ring_keras.states.layer_state import (
+    agree_on_state,
+    warn_of_averages,
+)
+from ring_keras.states.weight_digests import all_digests
 from ring_keras.training.calls_under_way import (
     begin_together,
     calls_under_way,
     have_met,
     require_all_there,
 )
-from ring_keras.training.common_fit import require_common_epoch, require_common_fit
+from ring_keras.training.common_fit import require_common_fit
+from ring_keras.training.common_values import require_common_epoch
 from ring_keras.training.data_orders import DataOrders
 from ring_keras.training.distributed_models import (
     is_local_in,
@@ -34,11 +39,6 @@ from ring_keras.training.distributed_models import (
     process_set_of,
 )
 from ring_keras.training.epoch_agreement import EpochAgreement
-from ring_keras.training.layer_state import (
-    agree_on_state,
-    split_weights,
-    warn_of_averages,
-)
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.own_pace import OwnPace, takes_own_pace
 from ring_keras.training.parts import is_joined

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
+from ring_keras.states.metric_state import result_of_all_ranks
 from ring_keras.training.calls_under_way import (
     begin_together,
     have_met,
@@ -17,7 +17,6 @@ from ring_keras.training.calls_under_way import (
 )
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import process_set_of
-from ring_keras.training.metric_state import averaged_logs, state_of_all_ranks
 from ring_keras.training.sections import Sections
 
 __all__ = ["EpochResult"]
@@ -90,21 +89,13 @@ class EpochResult:
         process_set = process_set_of(self._model)
         if not has_peers(process_set):
             return self._local(logs)
-        logs = _flat(logs)
-        if not logs and self._has_evaluated_nothing():
-            # A step that finds no data may have counted its batch nevertheless.
-            self._model.reset_metrics()
-        with state_of_all_ranks(self._model, process_set):
-            result = self._local(logs)
-            reports_metrics = result is not logs
-            if not logs:  # This rank had no data, so it does not know.
-                result = self._model.get_metrics_result()
-            if result is not logs:
-                # A metric may return its variable, of which this is the moment.
-                result = tf.nest.map_structure(_value, result)
-        is_of_steps = not reports_metrics and isinstance(logs, Mapping)
-        of_steps = logs if is_of_steps else {}
-        return averaged_logs(of_steps, process_set) or result
+        return result_of_all_ranks(
+            self._model,
+            logs,
+            self._local,
+            process_set,
+            has_evaluated_nothing=self._has_evaluated_nothing,
+        )
 
     def _has_evaluated_nothing(self) -> bool:
         """Of an evaluation without logs, which a step of one's own may leave out."""
@@ -113,17 +104,3 @@ class EpochResult:
             return False
         is_kerass = type(self._model).test_step is keras.Model.test_step
         return is_kerass or run.batch_count() == 0
-
-
-def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As Keras reports them: a step may return the dict of all compiled metrics."""
-    if not isinstance(logs, Mapping):
-        return logs
-    flat: dict[str, Any] = {}
-    for key, value in logs.items():
-        flat |= _flat(value) if isinstance(value, Mapping) else {key: value}
-    return flat
-
-
-def _value(result: Any) -> Any:
-    return result.numpy() if internals.is_variable(result) else result

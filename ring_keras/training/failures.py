@@ -1,6 +1,5 @@
 """A call of `fit` or `evaluate` that fails on one rank: the others are told."""
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -11,12 +10,6 @@ import keras
 
 from ring_keras import _native
 from ring_keras._causes import in_one_line
-from ring_keras.errors import (
-    CommunicationError,
-    CorruptDataError,
-    RankMismatchError,
-    from_tensorflow,
-)
 from ring_keras.job.job import current_job, job_or_none
 from ring_keras.job.process_set import (
     ProcessSet,
@@ -37,15 +30,9 @@ from ring_keras.training.distributed_models import (
     process_set_of,
     steps_ahead,
 )
+from ring_keras.training.told_errors import is_known, note_told
 
-__all__ = ["every_fit_meets", "failures_told", "note_told"]
-
-# Of an exception: in which call the other ranks have been told of it. Another call may
-# raise the same one again, as a thread's that has failed.
-_TOLD = "_ring_keras_told_in"
-
-# What another rank may have been the first to know.
-_OF_OTHERS = (CommunicationError, CorruptDataError, RankMismatchError)
+__all__ = ["every_fit_meets", "failures_told"]
 
 _every_fit_meets = False
 
@@ -83,7 +70,7 @@ def failures_told(method: Callable[..., Any]) -> Callable[..., Any]:
             # keep the call's callbacks.
             if call.met is not None or call.is_elastic:
                 _tell(call, model, error, handled)
-            elif not _is_known(error, handled):
+            elif not is_known(error, handled):
                 try:
                     given = signature.bind(model, *args, **kwargs).arguments
                 except TypeError:  # It has failed by that.
@@ -130,7 +117,7 @@ def _tell(
     who = f"model '{model.name}': rank {current_job().rank}"
     cannot = f"[RK310] {who} cannot take part: {why}"
     ahead = steps_ahead(model)
-    is_known = _is_known(error, handled)
+    knows = is_known(error, handled)
     parts = parts_of(model) if call.method == "fit" and not call.is_elastic else []
     # Before the others: who hears there knows of these, too.
     for part in parts:
@@ -138,7 +125,7 @@ def _tell(
             part.communicator_id(), cannot, steps_ahead=ahead, unless_heard=True
         )
     communicator_id = process_set.communicator_id()
-    if not is_known:
+    if not knows:
         note_told(error)
         current_job().has_failed_alone = call.is_elastic
         _native.give_up_step(
@@ -192,40 +179,3 @@ def _expected(method: str, model: keras.Model, callbacks: Any) -> ProcessSet | N
         return None
     process_set = process_set_of(model)
     return process_set if has_peers(process_set) and process_set.added else None
-
-
-def note_told(error: BaseException) -> None:
-    """The other ranks know of it; in the call that is under way, if one is."""
-    if not calls_under_way():
-        return
-    with contextlib.suppress(AttributeError):
-        setattr(error, _TOLD, _outermost())
-
-
-def _outermost() -> int:
-    """The number of the call in which all that are under way are."""
-    return calls_under_way()[0].number
-
-
-def _is_known(error: BaseException, handled: BaseException | None) -> bool:
-    """Whether the other ranks know of it, or of what it came of in this call.
-
-    Of what ends the process the store tells.
-
-    Args:
-        error: What ended the call.
-        handled: What the program was handling when the call began.
-    """
-    if not isinstance(error, (Exception, KeyboardInterrupt)):
-        return True
-    seen: list[BaseException] = []
-    cause: BaseException | None = error
-    # `raise error from error` is its own cause.
-    while cause is not None and cause is not handled and cause not in seen:
-        if getattr(cause, _TOLD, None) == _outermost():
-            return True
-        if isinstance(from_tensorflow(cause) or cause, _OF_OTHERS):
-            return True
-        seen.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    return False

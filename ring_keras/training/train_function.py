@@ -12,6 +12,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import translated
 from ring_keras.job.topology import size
 from ring_keras.keras_internals import calls
+from ring_keras.keras_internals.graphs import trace_train_function
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.own_pace import refuse_without_fit
 from ring_keras.training.step_thread import (
@@ -129,7 +130,7 @@ class TrainFunction:
         if size() == 1 or not may_leave_main_thread(self._model):
             return self._function(iterator)
         if traced != self._traced:
-            if not internals.trace_train_function(self._function, iterator):
+            if not trace_train_function(self._function, iterator):
                 result = self._function(iterator)
                 self._traced = traced
                 return result

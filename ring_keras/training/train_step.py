@@ -18,6 +18,7 @@ from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
+from ring_keras.training.batch_losses import warn_of_batch_losses
 from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.own_pace import takes_own_pace
@@ -225,20 +226,6 @@ class DistributedTrainStep:
         with collectives_refused(takes_own_pace(self._model)):
             return self._train_step(data)
 
-    def _warn_of_batch_losses(self) -> None:
-        for name in internals.batch_losses(self._model) if rank() == 0 else ():
-            logging.log_first_n(
-                logging.WARNING,
-                "ring_keras: [RK655] "
-                "loss '%s' of model '%s' compares whole batches, and each rank has a "
-                "part of the batch, so the update is not that of one process. Give it "
-                "an axis that leaves out the first, such as axis=(1, 2, 3): then each "
-                "example has a loss of its own.",
-                1,
-                name,
-                self._model.name,
-            )
-
     def _summed_losses_prepared(
         self, scope: StepScope
     ) -> contextlib.AbstractContextManager[None]:
@@ -247,7 +234,7 @@ class DistributedTrainStep:
         # What ranks apply alone is the sum of their own batch.
         if meeting_optimizers(self._model):
             return contextlib.nullcontext()
-        self._warn_of_batch_losses()
+        warn_of_batch_losses(self._model)
         if not losses:
             return contextlib.nullcontext()
         if not self._averages():

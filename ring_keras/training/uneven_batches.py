@@ -21,7 +21,6 @@ from ring_keras.job.job import current_job
 from ring_keras.ops.arguments import to_factor
 
 __all__ = [
-    "PADDING_WEIGHT",
     "at_least_one_row",
     "example_count",
     "is_of_unknown_length",
@@ -32,8 +31,6 @@ __all__ = [
     "undone_if",
     "without_padding",
 ]
-
-PADDING_WEIGHT = -0.0
 
 # What has the bits of a float of each size.
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}

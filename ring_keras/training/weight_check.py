@@ -7,11 +7,10 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.optimizers.common_variables import common_variables
-from ring_keras.optimizers.equal_weights import require_equal
+from ring_keras.optimizers.common_variables import common_variables, split_weights
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.optimizers.weight_digests import all_digests
-from ring_keras.training.layer_state import split_weights
+from ring_keras.states.equal_weights import require_equal
+from ring_keras.states.weight_digests import all_digests
 
 __all__ = ["WeightCheck"]
 

@@ -18,7 +18,7 @@ from ring_keras.job.process_set import global_process_set
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.sharded_files import failed_save_told
 from ring_keras.optimizers.sharded_state import sharded_steps
-from ring_keras.training.failures import note_told
+from ring_keras.training.told_errors import note_told
 
 __all__ = ["is_told_of_files", "whole_save"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ring_keras import keras_internals as internals
 from ring_keras.optimizers.common_variables import common_variables, common_weights
-from ring_keras.optimizers.weight_digests import variable_name
+from ring_keras.states.weight_digests import variable_name
 from ring_keras.training.distributed_models import is_local_in
 
 __all__ = ["Array", "TrainedState", "digest"]

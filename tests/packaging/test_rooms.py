@@ -134,9 +134,10 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
     "tensorboard": {"monitoring"},
     "schedulers": {"network"},
     "lifecycle": {"autotune", "job", "monitoring", "schedulers"},
+    "states": {"job", "keras_internals", "values"},
     "ops": {"job", "keras_internals", "values"},
-    "optimizers": {"job", "keras_internals", "ops", "values"},
-    "layers": {"job", "keras_internals", "ops", "optimizers", "values"},
+    "optimizers": {"job", "keras_internals", "ops", "states", "values"},
+    "layers": {"job", "keras_internals", "ops", "optimizers", "states", "values"},
     "training": {
         "job",
         "keras_internals",
@@ -144,6 +145,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
         "monitoring",
         "ops",
         "optimizers",
+        "states",
         "values",
     },
     "elastic": {
@@ -152,6 +154,7 @@ PYTHON_ALLOWED: dict[str, set[str]] = {
         "lifecycle",
         "ops",
         "optimizers",
+        "states",
         "training",
         "values",
     },
@@ -170,20 +173,24 @@ PYTHON_ALLOWED["fit"] = {
     "optimizers",
     "values",
 }
-# What init() does for each back end of Keras. It loads them by their names.
+PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {
+    "lifecycle",
+    "network",
+    "training",
+}
+# What each back end of Keras has of its own. init() and the public face load it by
+# its name.
 PYTHON_ALLOWED["backends"] = {
+    "data",
     "devices",
     "fit",
     "job",
     "keras_internals",
     "lifecycle",
     "schedules",
+    "states",
     "training",
-}
-PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {
-    "lifecycle",
-    "network",
-    "training",
+    "values",
 }
 PYTHON_ALLOWED["inference"] = {
     "data",
@@ -191,7 +198,9 @@ PYTHON_ALLOWED["inference"] = {
     "keras_internals",
     "ops",
     "optimizers",
+    "states",
     "training",
+    "values",
 }
 BELOW_THE_PUBLIC_FACE = set(PYTHON_ALLOWED) - {"tensorboard"}
 # Starts ranks, is none, and must not take TensorFlow's seconds to start.

@@ -10,8 +10,8 @@ import tensorflow as tf
 from support.rank_pool import RankPools
 
 import ring_keras as ring
-from ring_keras.ops.compression import Compression
 from ring_keras.ops.departures import arrive, depart, forget_departed, new_slot
+from ring_keras.values.compression import Compression
 
 
 class Owner:

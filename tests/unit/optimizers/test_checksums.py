@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ring_keras.ops.compression import Compression
 from ring_keras.optimizers.checksums import bits_checksum, block_length, in_blocks
 from ring_keras.optimizers.rounding import Rounding
+from ring_keras.values.compression import Compression
 
 TYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 WORDS = {2: np.uint16, 4: np.uint32, 8: np.uint64}

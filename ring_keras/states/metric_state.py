@@ -1,23 +1,23 @@
 """The state of a model's metrics, over all ranks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from ring_keras import _native
+from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
-from ring_keras.optimizers.weight_digests import all_digests, variable_name
-from ring_keras.training.merging_metrics import merged_by_themselves, merging_metrics
+from ring_keras.states.merging_metrics import merged_by_themselves, merging_metrics
+from ring_keras.states.weight_digests import all_digests, variable_name
 from ring_keras.values.objects import allgather_object
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["averaged_logs", "state_of_all_ranks"]
+__all__ = ["averaged_logs", "result_of_all_ranks", "state_of_all_ranks"]
 
 _Array = np.ndarray[Any, Any]
 
@@ -29,7 +29,7 @@ _CORRELATIONS = tuple(
 
 
 def _say_what_is_inexact(model: keras.Model) -> None:
-    metrics = tf.nest.flatten([getattr(m, "metrics", m) for m in model.metrics])
+    metrics = keras.tree.flatten([getattr(m, "metrics", m) for m in model.metrics])
     names = [
         metric.name
         for metric in metrics
@@ -102,7 +102,7 @@ def _combined(
         if aggregation == "none":
             _require_equal(group, process_set)
             continue
-        if aggregation == "mean" and not tf.as_dtype(dtype).is_floating:
+        if aggregation == "mean" and not keras.backend.is_float_dtype(dtype):
             raise _no_common_value(group[0])
         flat = np.concatenate([local[index].ravel() for index in indices])
         name = f"metrics/{aggregation}/{dtype}"
@@ -128,7 +128,7 @@ def _require_equal(variables: Sequence[Any], process_set: ProcessSet) -> None:
 
 
 def _no_common_value(variable: Any) -> ValueError:
-    what = tf.as_dtype(variable.dtype).name
+    what = keras.backend.standardize_dtype(variable.dtype)
     return ValueError(
         "[RK623] "
         "MetricAverage: the ranks' values of a metric's variable "
@@ -162,3 +162,51 @@ def averaged_logs(logs: Mapping[str, Any], process_set: ProcessSet) -> dict[str,
     common = set.intersection(*map(set, having))
     means = {key: float(np.mean([of_one[key] for of_one in having])) for key in common}
     return {**having[0], **logs, **means}
+
+
+def result_of_all_ranks(
+    model: keras.Model,
+    logs: Mapping[str, Any],
+    local: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    process_set: ProcessSet,
+    *,
+    has_evaluated_nothing: Callable[[], bool] = lambda: False,
+) -> Mapping[str, Any]:
+    """What `fit` or `evaluate` reports of all ranks' data; collective.
+
+    Args:
+        model: Whose metrics have counted this rank's data.
+        logs: Of this rank's last step.
+        local: Keras's own report, of the logs and of what the metrics are then.
+        process_set: The ranks that report together.
+        has_evaluated_nothing: Of a rank without logs: whether it had no data.
+    """
+    logs = _flat(logs)
+    if not logs and has_evaluated_nothing():
+        # A step that finds no data may have counted its batch nevertheless.
+        model.reset_metrics()
+    with state_of_all_ranks(model, process_set):
+        result = local(logs)
+        reports_metrics = result is not logs
+        if not logs:  # This rank had no data, so it does not know.
+            result = model.get_metrics_result()
+        if result is not logs:
+            # A metric may return its variable, of which this is the moment.
+            result = keras.tree.map_structure(_value, result)
+    is_of_steps = not reports_metrics and isinstance(logs, Mapping)
+    of_steps = logs if is_of_steps else {}
+    return averaged_logs(of_steps, process_set) or result
+
+
+def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As Keras reports them: a step may return the dict of all compiled metrics."""
+    if not isinstance(logs, Mapping):
+        return logs
+    flat: dict[str, Any] = {}
+    for key, value in logs.items():
+        flat |= _flat(value) if isinstance(value, Mapping) else {key: value}
+    return flat
+
+
+def _value(result: Any) -> Any:
+    return result.numpy() if internals.is_variable(result) else result

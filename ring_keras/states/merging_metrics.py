@@ -9,7 +9,7 @@ import numpy as np
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.outcomes import gather_outcomes
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["merged_by_themselves", "merging_metrics"]
 

@@ -1,41 +1,21 @@
 """State of layers that steps change without the optimizer: one for all ranks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.broadcast_variables import broadcast_variables
-from ring_keras.optimizers.common_variables import common_weights
-from ring_keras.optimizers.weight_digests import variable_name, who_has_what
+from ring_keras.states.first_ranks import take_first_ranks
+from ring_keras.states.weight_digests import variable_name, who_has_what
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["agree_on_state", "split_weights", "warn_of_averages"]
-
-
-def split_weights(
-    model: keras.Model, is_local: Callable[[Any], bool]
-) -> tuple[list[Any], list[Any]]:
-    """The weights that all ranks should have the same of, of two kinds.
-
-    Returns:
-        The variables that layers change by themselves, such as moving statistics;
-        and those that only the optimizer does, with those of frozen layers.
-    """
-    trained = {id(v) for v in model.trainable_weights}
-    trained |= {id(v) for v in internals.frozen_weights(model)}
-    common = common_weights(model, is_local)
-    return (
-        [v for v in common if id(v) not in trained],
-        [v for v in common if id(v) in trained],
-    )
+__all__ = ["agree_on_state", "warn_of_averages"]
 
 
 def agree_on_state(
@@ -64,7 +44,7 @@ def agree_on_state(
     for column in columns:
         variable = variables[column]
         aggregation = getattr(variable, "aggregation", "none") or "none"
-        is_floating = tf.as_dtype(variable.dtype).is_floating
+        is_floating = keras.backend.is_float_dtype(variable.dtype)
         if aggregation == "only_first_replica":
             taken.append(variable)
         elif aggregation == "sum" or not is_floating:
@@ -79,9 +59,7 @@ def agree_on_state(
             if aggregation == "none":
                 unsaid.append(variable_name(variable))
     if taken:
-        broadcast_variables(
-            taken, process_set.ranks[0], name="layer_state", process_set=process_set
-        )
+        take_first_ranks(taken, "layer_state", process_set)
     if averaged:
         _average(averaged, process_set)
     return unsaid
@@ -121,7 +99,7 @@ def _no_common_value(
     column: np.ndarray[Any, Any],
     process_set: ProcessSet,
 ) -> str:
-    what = tf.as_dtype(variable.dtype).name
+    what = keras.backend.standardize_dtype(variable.dtype)
     return (
         f"fit(): steps change variable '{variable_name(variable)}' ({what}, "
         f"aggregation='{aggregation}') on each rank by that rank's data: "

@@ -5,7 +5,7 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.optimizers.weight_digests import all_digests
+from ring_keras.states.weight_digests import all_digests
 from ring_keras.values.objects import allgather_object
 
 __all__ = ["keep_own_accumulated"]

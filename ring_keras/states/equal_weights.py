@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from ring_keras import _native
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.broadcast_variables import broadcast_variables
-from ring_keras.optimizers.weight_digests import variable_name, who_has_what
+from ring_keras.states.first_ranks import take_first_ranks
+from ring_keras.states.weight_digests import variable_name, who_has_what
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["require_equal"]
@@ -59,12 +59,7 @@ def require_equal(
                 variable_name(differing[0]),
                 process_set.ranks[0],
             )
-        broadcast_variables(
-            [*differing, *following],
-            process_set.ranks[0],
-            name="weights/rounding",
-            process_set=process_set,
-        )
+        take_first_ranks([*differing, *following], "weights/rounding", process_set)
         return
     column = columns[apart]
     raise RankMismatchError(
@@ -112,7 +107,7 @@ def _rounding(variable: Any) -> float:
 
     The root of the distance between 1 and the next number.
     """
-    dtype = tf.as_dtype(variable.dtype)
-    return (
-        {8: 2.0**-26, 4: 2.0**-12, 2: 2.0**-4}[dtype.size] if dtype.is_floating else 0
-    )
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    if not keras.backend.is_float_dtype(dtype):
+        return 0.0
+    return {"float64": 2.0**-26, "float32": 2.0**-12}.get(dtype, 2.0**-4)
