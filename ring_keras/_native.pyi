@@ -127,7 +127,9 @@ def start_allreduce(
     communicator_id: int = 0,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    weight: float = 1.0,
     wire_dtype: str | None = None,
+    step: str = "",
     plan: int = 0,
     blocks: bool = ...,
 ) -> HostOperation: ...

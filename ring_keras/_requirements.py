@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from ring_keras.config import keras_backend
 
-__all__ = ["require_tensorflow"]
+__all__ = ["has_own", "of_back_end", "require_tensorflow"]
+
+# What a back end has of its own, in place of what needs TensorFlow: the module.
+_OF_BACK_ENDS = {
+    ("torch", "DistributedOptimizer"): "ring_keras.backends.torch.optimizer",
+    ("torch", "broadcast_variables"): "ring_keras.backends.torch.broadcast_variables",
+    ("torch", "data.shard"): "ring_keras.backends.torch.shard",
+}
+
+
+def has_own(name: str) -> bool:
+    """Whether Keras's back end has something of its own for a name of TensorFlow's.
+
+    Args:
+        name: Within `ring_keras`.
+    """
+    return (keras_backend().name, name) in _OF_BACK_ENDS
+
+
+def of_back_end(name: str) -> Any:
+    """What Keras's back end has of that name, in place of TensorFlow's; or None.
+
+    Args:
+        name: Within `ring_keras`.
+    """
+    module = _OF_BACK_ENDS.get((keras_backend().name, name))
+    if module is None:
+        return None
+    return getattr(importlib.import_module(module), name.rpartition(".")[2])
 
 
 def require_tensorflow(what: str) -> None:

@@ -90,6 +90,17 @@ def test_16_bits_learn_at_the_full_rate(policy: str) -> None:
     assert f"mixed_{dtype}" == policy
 
 
+@pytest.mark.slow
+def test_the_example_for_any_back_end_runs_on_tensorflow() -> None:
+    lines = lines_of(run_example("any_back_end.py"), "rank ")
+
+    pattern = r"rank (\d) of 2 on tensorflow: test accuracy ([\d.]+)"
+    found = [re.fullmatch(pattern, line).groups() for line in lines]
+    assert [rank for rank, _ in found] == ["0", "1"]
+    assert found[0][1] == found[1][1]
+    assert float(found[0][1]) >= 0.93
+
+
 @pytest.mark.slow  # test_far_apart.py tests what it shows.
 def test_ranks_that_are_far_apart_learn_digits() -> None:
     line = same_line(run_example("far_apart.py", "--wire=int8"), "test accuracy ")

@@ -120,7 +120,7 @@ def test_what_needs_tensorflow_says_so(tmp_path: Path, is_initialized: bool) -> 
         print(*{{"tensorflow", "keras"}} & set(sys.modules))
         """,
         tmp_path,
-        KERAS_BACKEND="torch",
+        KERAS_BACKEND="jax",
     )
 
     *messages, loaded = lines
@@ -128,7 +128,7 @@ def test_what_needs_tensorflow_says_so(tmp_path: Path, is_initialized: bool) -> 
     for message, said in zip(messages, _NEED_TENSORFLOW.values(), strict=False):
         assert message.startswith(f"[RK137] {said}")
         assert (
-            "needs TensorFlow, and Keras's back end in this process is torch (by "
+            "needs TensorFlow, and Keras's back end in this process is jax (by "
             "KERAS_BACKEND). Set KERAS_BACKEND=tensorflow before" in message
         )
     assert len(messages) == len(_NEED_TENSORFLOW)

@@ -107,17 +107,28 @@ Operation StartInto(Request request, std::vector<py::array> arrays,
                                          blocks);
 }
 
+// What `attributes.h` has for ops; "" is none.
+StepRole ParseStepRole(const std::string& step) {
+  if (step.empty()) return StepRole::kNone;
+  if (step == "begins") return StepRole::kBegins;
+  if (step == "continues") return StepRole::kContinues;
+  throw py::value_error(StrCat("there is no step '", step, "'."));
+}
+
 Operation StartAllreduce(const std::vector<py::array>& arrays,
                          const std::vector<py::array>& outs,
                          const std::string& op, const std::string& name,
                          int communicator_id, double prescale, double postscale,
+                         double weight,
                          const std::optional<std::string>& wire_dtype,
-                         int64_t plan, bool blocks) {
+                         const std::string& step, int64_t plan, bool blocks) {
   Request request =
       MakeRequest(CollectiveKind::kAllreduce, name, communicator_id);
   request.reduce_op = ParseReduceOp(op);
   request.prescale = prescale;
   request.postscale = postscale;
+  request.weight = weight;
+  request.step_role = ParseStepRole(step);
   request.plan = plan;
   if (wire_dtype.has_value()) request.wire_dtype = ParseDataType(*wire_dtype);
   return StartInto(std::move(request), arrays, outs, blocks);
@@ -181,7 +192,8 @@ void BindHost(py::module_& module) {
   module.def("start_allreduce", &StartAllreduce, py::arg("arrays"),
              py::arg("outs"), py::arg("op"), py::arg("name"),
              py::arg("communicator_id") = 0, py::arg("prescale") = 1.0,
-             py::arg("postscale") = 1.0, py::arg("wire_dtype") = py::none(),
+             py::arg("postscale") = 1.0, py::arg("weight") = 1.0,
+             py::arg("wire_dtype") = py::none(), py::arg("step") = "",
              py::arg("plan") = 0, py::arg("blocks") = false);
   module.def("start_broadcast", &StartBroadcast, py::arg("arrays"),
              py::arg("outs"), py::arg("root"), py::arg("name"),

@@ -1,19 +1,14 @@
-"""Tensors of PyTorch as NumPy arrays over the same memory, and back."""
+"""Tensors of PyTorch that collectives take."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ring_keras.values.arguments import require_collective_dtype
 
-__all__ = ["array_of", "require_dense", "tensor_of"]
-
-_BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+__all__ = ["require_dense"]
 
 
 def require_dense(tensor: Any, function: str) -> None:
@@ -36,22 +31,3 @@ def require_dense(tensor: Any, function: str) -> None:
     require_collective_dtype(
         str(tensor.dtype).removeprefix("torch."), f"horovod.torch.{function}"
     )
-
-
-def array_of(tensor: torch.Tensor) -> NDArray[Any]:
-    """The memory of a contiguous tensor."""
-    plain = tensor.detach()
-    if plain.dtype == torch.bfloat16:
-        # NumPy has none of its own.
-        plain = plain.view(torch.int16)
-        array: NDArray[Any] = plain.numpy().view(_BFLOAT16)
-    else:
-        array = plain.numpy()
-    return array
-
-
-def tensor_of(array: NDArray[Any]) -> torch.Tensor:
-    """The tensor over an array's memory, which must be writeable."""
-    if array.dtype == _BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ring_keras.backends.torch.buckets import buckets_of, plan_of
 from ring_keras.errors import RingKerasError
 from ring_keras.horovod._absent import absent
-from ring_keras.horovod.torch._buckets import buckets_of, plan_of
 from ring_keras.horovod.torch._handles import Pending
 from ring_keras.horovod.torch._reduce import Reduction, begin_allreduce
 from ring_keras.job.job import PerJob, current_job

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from ring_keras import _native
+from ring_keras.backends.torch.arrays import array_of, tensor_of
 from ring_keras.horovod.torch._allreduce import allreduce
-from ring_keras.horovod.torch._arrays import array_of, require_dense, tensor_of
+from ring_keras.horovod.torch._arrays import require_dense
 from ring_keras.horovod.torch._handles import Pending, keep
 from ring_keras.horovod.torch._reduce import full_name, name_of_member, write_back
 from ring_keras.job.process_set import ProcessSet, global_process_set

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ring_keras.horovod.torch._arrays import array_of, tensor_of
+from ring_keras.backends.torch.arrays import array_of, tensor_of
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values import objects
 

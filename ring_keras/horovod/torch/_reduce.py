@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ring_keras import _native
+from ring_keras.backends.torch.arrays import array_of, tensor_of
 from ring_keras.horovod._absent import absent
-from ring_keras.horovod.torch._arrays import array_of, require_dense, tensor_of
+from ring_keras.horovod.torch._arrays import require_dense
 from ring_keras.horovod.torch._handles import Pending
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.values.arguments import to_reduce_op
@@ -145,9 +146,9 @@ def begin_allreduce(
             reduction.prescale,
             parts[indices[0]].postscale,
             # Of float32 the engine knows how.
-            reduction.wire_dtype if dtype == torch.float32 else None,
-            plan,
-            blocks,
+            wire_dtype=reduction.wire_dtype if dtype == torch.float32 else None,
+            plan=plan,
+            blocks=blocks,
         )
         for number, ((dtype, *_), indices) in enumerate(groups.items())
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -11,29 +12,34 @@ from ring_keras.job.job import current_job
 
 __all__ = ["buckets_of", "plan_of"]
 
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
+
 # As for Keras's models; the first one is small, so that something travels soon.
 _BYTES = 16 << 20
 _FIRST_BYTES = 1 << 20
 
 
 def buckets_of(
-    parameters: Sequence[torch.nn.Parameter],
-    groups: Iterable[Sequence[torch.nn.Parameter]],
-) -> list[list[torch.nn.Parameter]]:
+    parameters: Sequence[_Tensor],
+    groups: Iterable[Sequence[_Tensor]] = (),
+    limit: int | None = None,
+) -> list[list[_Tensor]]:
     """Each of `groups`, and the others by size, as backward comes to their gradients.
 
     Args:
         parameters: All of them, in the order in which the model uses them.
         groups: Those that travel together, whatever their size.
+        limit: The size of a bucket, in bytes. None: what the job has.
     """
     buckets = [list(group) for group in groups]
     grouped = {id(parameter) for bucket in buckets for parameter in bucket}
     job = current_job()
-    limit = job.config.bucket_size_bytes
+    if limit is None:
+        limit = job.config.bucket_size_bytes
     if limit is None:
         limit = job.tuned_bucket_bytes or _BYTES
     room = min(limit, _FIRST_BYTES)
-    bucket: list[torch.nn.Parameter] = []
+    bucket: list[_Tensor] = []
     for parameter in reversed(parameters):
         if id(parameter) in grouped:
             continue

@@ -1,0 +1,1 @@
+"""Training on Keras's back end torch: the optimizer, and what `fit` does."""

@@ -1,0 +1,192 @@
+"""`fit`, `evaluate` and `train_on_batch` of a model with a distributed optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from ring_keras import _native
+from ring_keras._causes import in_one_line
+from ring_keras.backends.torch.hook import (
+    GradientHook,
+    hooks_of,
+    process_set_of,
+    training_on_batch,
+)
+from ring_keras.backends.torch.ranks_fit import RanksFit
+from ring_keras.job.job import current_job
+from ring_keras.job.process_set import ProcessSet, has_peers
+from ring_keras.job.topology import is_initialized
+from ring_keras.states.written_files import file_of
+from ring_keras.training.calls_under_way import (
+    CallUnderWay,
+    begin_together,
+    calls_under_way,
+    name_of_begin,
+    require_all_there,
+)
+from ring_keras.training.told_errors import is_known, note_told
+from ring_keras.values.objects import allgather_object
+
+__all__ = ["prepare_fits"]
+
+# How Keras's `fit` calls `evaluate`.
+_BY_FIT = "_use_cached_eval_dataset"
+
+
+@functools.cache
+def prepare_fits() -> None:
+    """From now on, each call of a model that has a distributed optimizer."""
+    keras.Model.fit = _of_all_ranks(keras.Model.fit)
+    keras.Model.evaluate = _in_fit(keras.Model.evaluate)
+    keras.Model.train_on_batch = _beside_fit(keras.Model.train_on_batch)
+    scaling = keras.optimizers.LossScaleOptimizer
+    scaling.check_finite = _of_all_gradients(scaling.check_finite)
+
+
+def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def fit(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        process_set = _ranks_of(model)
+        if process_set is None:
+            return method(model, *args, **kwargs)
+        call = CallUnderWay("fit")
+        calls_under_way().append(call)
+        # A program that trains again where it handles an error: of an earlier call.
+        handled = sys.exc_info()[1]
+        try:
+            bound = signature.bind(model, *args, **kwargs)
+            bound.apply_defaults()
+            given = bound.arguments
+            begin_together(process_set)
+            with (
+                RanksFit.around_another(model),
+                RanksFit(model, process_set, given) as ranks_fit,
+                _callbacks_of(given["callbacks"], ranks_fit, process_set) as listed,
+            ):
+                given["callbacks"] = listed
+                if process_set.rank() != 0:
+                    given["verbose"] = 0
+                result = method(*bound.args, **bound.kwargs)
+                require_all_there(process_set)
+            return result
+        except BaseException as error:
+            _tell(call, model, process_set, error, handled)
+            raise
+        finally:
+            calls_under_way().pop()
+
+    return fit
+
+
+def _ranks_of(model: keras.Model) -> ProcessSet | None:
+    """Those that train it together, this one among them; None if it trains alone."""
+    if not is_initialized() or not hooks_of(model):
+        return None
+    process_set = process_set_of(model)
+    return process_set if has_peers(process_set) and process_set.included() else None
+
+
+@contextlib.contextmanager
+def _callbacks_of(
+    given: Any, ranks_fit: RanksFit, process_set: ProcessSet
+) -> Iterator[Any]:
+    """The program's, and ours behind them. A file of all ranks the first one writes."""
+    is_list = isinstance(given, keras.callbacks.CallbackList)
+    own = given.callbacks if is_list else keras.tree.flatten(given)
+    own = [one for one in own if one is not None]
+    everyones = allgather_object(
+        [file_of(one) for one in own], name="fit/files", process_set=process_set
+    )
+    common = set.intersection(*map(set, everyones)) - {None}
+    kept = [one for one in own if not process_set.rank() or file_of(one) not in common]
+    if not is_list:
+        yield [*kept, ranks_fit]
+        return
+    # It was made with a model, and is the program's own.
+    ranks_fit.set_model(given.model)
+    ranks_fit.set_params(given.params)
+    before = list(given.callbacks)
+    given.callbacks[:] = [*kept, ranks_fit]
+    try:
+        yield given
+    finally:
+        given.callbacks[:] = before
+
+
+def _tell(
+    call: CallUnderWay,
+    model: keras.Model,
+    process_set: ProcessSet,
+    error: BaseException,
+    handled: BaseException | None,
+) -> None:
+    """Tells the other ranks of an error of this one's own."""
+    if is_known(error, handled) or not is_initialized() or not process_set.added:
+        return
+    why = f"its fit() raised {in_one_line(error)}"
+    communicator_id = process_set.communicator_id()
+    note_told(error)
+    if call.met is None:
+        _native.stay_away(
+            name_of_begin("fit"),
+            communicator_id,
+            f"its fit() of model '{model.name}' raised {in_one_line(error)}",
+        )
+        return
+    _native.give_up_step(
+        communicator_id,
+        f"[RK310] model '{model.name}': rank {current_job().rank} cannot take part: "
+        f"{why}",
+        steps_ahead=0,
+        unless_heard=False,
+    )
+    # The program hears of it by the error.
+    _native.forget_given_up(communicator_id)
+
+
+def _in_fit(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A validation of `fit` reports of all ranks' data; any other of this rank's."""
+
+    @functools.wraps(method)
+    def evaluate(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        ranks_fit = RanksFit.of(model)
+        if ranks_fit is None:
+            return method(model, *args, **kwargs)
+        with ranks_fit.evaluating(validates=bool(kwargs.get(_BY_FIT))):
+            return method(model, *args, **kwargs)
+
+    return evaluate
+
+
+def _beside_fit(method: Callable[..., Any]) -> Callable[..., Any]:
+    """In a callback it is none of the steps of the `fit`."""
+
+    @functools.wraps(method)
+    def train_on_batch(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        if _ranks_of(model) is None:
+            return method(model, *args, **kwargs)
+        with RanksFit.around_another(model), training_on_batch(model):
+            return method(model, *args, **kwargs)
+
+    return train_on_batch
+
+
+def _of_all_gradients(method: Callable[..., Any]) -> Callable[..., Any]:
+    """All ranks skip an update, or none."""
+
+    @functools.wraps(method)
+    def check_finite(optimizer: Any, gradients: Any) -> Any:
+        finite = method(optimizer, gradients)
+        hook = GradientHook.of(optimizer.inner_optimizer)
+        return finite if hook is None else hook.finite_everywhere(finite)
+
+    return check_finite

@@ -1,0 +1,107 @@
+"""A training step of `fit`: how much this rank's gradients count in it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.errors import RingKerasError
+from ring_keras.values.reduce_op import ReduceOp
+
+__all__ = ["Step", "current_step", "example_count", "step_of"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step.
+
+    Attributes:
+        weight: What this rank's loss has been divided by, up to a factor common to all
+            ranks, such as its number of examples.
+        adds_up: Whether the loss is a sum over the batch, and is divided by nothing.
+    """
+
+    weight: float = 1.0
+    adds_up: bool = False
+
+    def counted(self) -> Step:
+        """The same, of gradients that have been multiplied by the rank's share."""
+        return Step(adds_up=self.adds_up)
+
+    def op(self, of_optimizer: ReduceOp) -> ReduceOp:
+        """How gradients are reduced that an optimizer averages or sums."""
+        return ReduceOp.SUM if self.adds_up else of_optimizer
+
+
+_OUTSIDE = Step()
+
+
+class _Steps(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Step] = []
+
+
+_steps = _Steps()
+
+
+def current_step() -> Step:
+    """The one that this thread takes; in a loop of one's own, ranks count alike."""
+    return _steps.stack[-1] if _steps.stack else _OUTSIDE
+
+
+@contextlib.contextmanager
+def _taken(step: Step) -> Iterator[None]:
+    _steps.stack.append(step)
+    try:
+        yield
+    finally:
+        _steps.stack.pop()
+
+
+def step_of(model: keras.Model, batch: Any) -> contextlib.AbstractContextManager[None]:
+    """The step of a model on a batch, as Keras hands it to `train_step`.
+
+    Raises:
+        RingKerasError: If losses add up, and others do not.
+    """
+    if internals.summed_losses(model):
+        if internals.has_other_losses(model):
+            raise RingKerasError(
+                f"[RK603] A loss of model '{model.name}' adds up its batch "
+                "(reduction='sum' or None), and another one, or a regularizer, does "
+                "not. With Keras's back end torch the gradients of both cannot be "
+                "those of one process: use one reduction for all."
+            )
+        return _taken(Step(adds_up=True))
+    return _taken(Step(_weight_of(model, batch)))
+
+
+def _weight_of(model: keras.Model, batch: Any) -> float:
+    if internals.loss_divides_by_sample_weight(model):
+        _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
+        if len(weights) == 1 and len(internals.compiled_losses(model)) == 1:
+            return float(keras.ops.convert_to_numpy(weights[0]).astype("float64").sum())
+        if weights:
+            raise RingKerasError(
+                f"[RK603] Model '{model.name}' has several losses or sample weights, "
+                "and one with reduction='mean_with_sample_weight'. With Keras's back "
+                "end torch ranks cannot be weighted by more than one sum: use the "
+                "default reduction."
+            )
+    return float(example_count(batch))
+
+
+def example_count(batch: Any) -> int:
+    """Rows of a batch; 1 if it has nothing with rows."""
+    for leaf in keras.tree.flatten(batch):
+        shape = tuple(getattr(leaf, "shape", ()))
+        if shape:
+            return int(shape[0])
+    return 1

@@ -1,0 +1,218 @@
+"""Fits of small models on Keras's back end torch, on one rank or several."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FEATURES", "data_of", "trained"]
+
+ROWS = 40
+BATCH = 8  # Of all ranks.
+
+
+def data_of(rows: int = ROWS) -> tuple[Any, Any, Any]:
+    """Inputs, targets of one number, and sample weights."""
+    numbers = np.random.default_rng(3)
+    x = numbers.normal(size=(rows, 5))
+    y = np.square(x).sum(1, keepdims=True)
+    return x, y, numbers.uniform(0.1, 2.0, size=rows)
+
+
+def _model(keras: Any, *, heads: int = 1, classifies: bool = False) -> Any:
+    import torch
+
+    class Dense(keras.layers.Layer):
+        """In 64 bits, which Keras's own is not on torch."""
+
+        def __init__(self, units: int, activation: Any) -> None:
+            super().__init__()
+            self.units = units
+            self.activation = activation
+            self.kernel_regularizer: Any = None
+
+        def build(self, shape: Any) -> None:
+            self.kernel = self.add_weight((shape[-1], self.units), name="kernel")
+            self.bias = self.add_weight((self.units,), name="bias")
+
+        def call(self, inputs: Any) -> Any:
+            if self.kernel_regularizer is not None:
+                self.add_loss(self.kernel_regularizer(self.kernel))
+            return self.activation(
+                torch.matmul(inputs, self.kernel.value) + self.bias.value
+            )
+
+    inputs = keras.Input((5,))
+    hidden = Dense(8, torch.tanh)(inputs)
+    hidden = Dense(6, torch.tanh)(hidden)
+    last = torch.sigmoid if classifies else torch.clone
+    outputs = [Dense(1, last)(hidden) for _ in range(heads)]
+    return keras.Model(inputs, outputs if heads > 1 else outputs[0])
+
+
+# Of each: the optimizer, and what is special about the training.
+FEATURES: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "momentum": {"momentum": 0.9, "nesterov": True},
+    "adam": {"optimizer": "Adam", "learning_rate": 0.01},
+    "adamw": {"optimizer": "AdamW", "weight_decay": 0.1},
+    "global_clipnorm": {"global_clipnorm": 0.3},
+    "clipvalue": {"optimizer": "Adam", "clipvalue": 0.05},
+    "ema": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "schedule": {"schedule": True},
+    "uneven_last_batch": {"rows": 36, "remainder": "keep"},
+    "uneven_ranks": {"rows": 37, "remainder": "keep"},
+    "accumulation_of_uneven": {
+        "gradient_accumulation_steps": 2,
+        "rows": 37,
+        "remainder": "keep",
+    },
+    "sample_weight": {"sample_weight": True, "metrics": ["mae"]},
+    "weighted_mean": {"sample_weight": True, "reduction": "mean_with_sample_weight"},
+    "class_weight": {"class_weight": {0: 0.5, 1: 3.0}, "classifies": True},
+    "summed_loss": {"reduction": "sum", "learning_rate": 0.002},
+    "custom_step": {"custom": True},
+    "two_heads": {"heads": 2},
+    "regularizer": {"regularizer": True},
+    "metrics": {
+        "classifies": True,
+        "metrics": ["AUC", "R2Score", "F1Score", "accuracy"],
+    },
+    "validation": {"validates": True, "metrics": ["mae"]},
+    "compiled": {"jit_compile": True, "optimizer": "Adam"},
+    "loader": {"loader": True},
+    "loss_scaled": {"scaled": True},
+    "overflows_on_one_rank": {"scaled": True, "huge": 13},
+    "small_buckets": {"optimizer": "Adam", "bucket_size_bytes": 64},
+}
+
+
+def _custom(keras: Any) -> type[Any]:
+    import torch
+
+    class Custom(keras.Model):
+        """Two updates by one optimizer in a step of its own."""
+
+        def train_step(self, data):
+            x, y = data
+            for _ in range(2):
+                self.zero_grad()
+                loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
+                loss.backward()
+                weights = self.trainable_weights
+                with torch.no_grad():
+                    self.optimizer.apply([w.value.grad for w in weights], weights)
+            self._loss_tracker.update_state(loss, sample_weight=len(x))
+            return {"loss": self._loss_tracker.result()}
+
+    return Custom
+
+
+def trained(
+    name: str, *, jobs_rank: int | None = None
+) -> tuple[dict[str, list[float]], list[Any]]:
+    """Trains with a feature; what `fit` reports, and the weights.
+
+    Args:
+        name: Of `FEATURES`.
+        jobs_rank: This process is one of a job, with that rank. None: it is alone.
+    """
+    import keras
+    import torch
+
+    feature = dict(FEATURES[name])
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    # Keras's set_random_seed() would load TensorFlow, where there is one.
+    torch.manual_seed(7 if jobs_rank is None else 7 + jobs_rank)
+    x, y, weights = data_of(feature.pop("rows", ROWS))
+    classifies = feature.pop("classifies", False)
+    if classifies:
+        y = (y > np.median(y)).astype("float64")
+    heads = feature.pop("heads", 1)
+    model = _model(keras, heads=heads, classifies=classifies)
+    if jobs_rank is not None:
+        model.set_weights([0 * weight for weight in model.get_weights()])
+    if jobs_rank in (None, 0):
+        numbers = np.random.default_rng(11)
+        model.set_weights([numbers.normal(size=w.shape) for w in model.get_weights()])
+    if feature.pop("regularizer", False):
+        for layer in model.layers[1:]:
+            layer.kernel_regularizer = keras.regularizers.L2(0.05)
+    if feature.pop("custom", False):
+        model = _custom(keras)(model.inputs, model.outputs)
+    rate = feature.pop("learning_rate", 0.02)
+    if feature.pop("schedule", False):
+        rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)
+    options = {
+        key: feature.pop(key) for key in ("bucket_size_bytes",) if key in feature
+    }
+    remainder = feature.pop("remainder", "drop")
+    reduction = feature.pop("reduction", "sum_over_batch_size")
+    metrics = feature.pop("metrics", [])
+    if "accuracy" in metrics:
+        metrics = [
+            keras.metrics.AUC(name="auc", num_thresholds=20),
+            keras.metrics.R2Score(name="r2"),
+            keras.metrics.F1Score(name="f1", threshold=0.5),
+            "accuracy",
+        ]
+    jit = feature.pop("jit_compile", False)
+    uses_weights = feature.pop("sample_weight", False)
+    class_weight = feature.pop("class_weight", None)
+    validates = feature.pop("validates", False)
+    uses_loader = feature.pop("loader", False)
+    is_scaled = feature.pop("scaled", False)
+    if (row := feature.pop("huge", None)) is not None:
+        y[row] = 1e306  # Its gradient, scaled, is infinite.
+    optimizer = getattr(keras.optimizers, feature.pop("optimizer", "SGD"))(
+        rate, **feature
+    )
+    size = 1
+    parts = (x, y, weights)
+    if jobs_rank is not None:
+        import ring_keras as ring
+
+        size = ring.size()
+        optimizer = ring.DistributedOptimizer(optimizer, **options)
+        parts = ring.data.shard(parts, remainder=remainder)
+    compiled_with = optimizer
+    if is_scaled:
+        compiled_with = keras.optimizers.LossScaleOptimizer(optimizer)
+    loss = (
+        keras.losses.BinaryCrossentropy(reduction=reduction)
+        if classifies
+        else keras.losses.MeanSquaredError(reduction=reduction)
+    )
+    model.compile(
+        compiled_with,
+        loss=[loss] * heads if heads > 1 else loss,
+        metrics=None if uses_weights else metrics,
+        weighted_metrics=metrics if uses_weights else None,
+        jit_compile=jit,
+    )
+    x, y, weights = parts
+    given = {"x": x, "y": [y] * heads if heads > 1 else y, "batch_size": BATCH // size}
+    if uses_weights:
+        given["sample_weight"] = weights
+    if uses_loader:
+        pairs = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+        given = {"x": torch.utils.data.DataLoader(pairs, batch_size=BATCH // size)}
+    if validates:
+        given["validation_data"] = (x[:9], y[:9])
+        if size > 1:
+            halves = ring.data.shard(data_of()[:2])
+            given["validation_data"] = halves
+        else:
+            given["validation_data"] = data_of()[:2]
+    history = model.fit(
+        **given, class_weight=class_weight, epochs=3, shuffle=False, verbose=0
+    ).history
+    assert "tensorflow" not in sys.modules
+    from ring_keras.backends.torch.hook import common_state
+
+    variables = [*model.weights, *common_state([optimizer])]
+    return history, [np.asarray(variable.numpy()) for variable in variables]
