@@ -233,6 +233,7 @@ def test_every_example_is_trained_on_once_an_epoch(ringrun: Ringrun) -> None:
     assert end["changes"] == [[3, 2], [2, 1]]
 
 
+@pytest.mark.slow  # Four processes load TensorFlow.
 def test_a_replacement_goes_on_where_the_others_are(ringrun: Ringrun) -> None:
     options = ["--min-np", "1", "--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
 

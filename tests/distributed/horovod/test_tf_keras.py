@@ -168,7 +168,7 @@ def check_what_is_not_there() -> None:
     "check",
     [
         pytest.param(check_training, marks=pytest.mark.slow),
-        check_tape_and_late_variables,
+        pytest.param(check_tape_and_late_variables, marks=pytest.mark.slow),
         pytest.param(check_loss_scale, marks=pytest.mark.slow),
         pytest.param(check_learning_rates, marks=pytest.mark.slow),
         check_local_layers,

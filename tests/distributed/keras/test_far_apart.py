@@ -215,6 +215,7 @@ def own_step_worker():
     return weights
 
 
+@pytest.mark.slow
 def test_custom_steps_and_summed_losses_are_those_of_one_rank(rank_pool):
     results = rank_pool(2).run(own_step_worker)
 
@@ -492,13 +493,8 @@ def mixed_precision_worker():
     return training.as_bytes(model.get_weights())
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        {},
-        pytest.param({"RING_KERAS_CHECK_REDUCTIONS": "1"}, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [{}, {"RING_KERAS_CHECK_REDUCTIONS": "1"}])
 def test_loss_scaling_inside(rank_pool, env):
     first, second = rank_pool(2, env=env).run(mixed_precision_worker)
 

@@ -430,7 +430,7 @@ def test_a_rank_that_fails_as_a_meeting_departs_is_heard_of(rank_pool, wire):
 @pytest.mark.parametrize(
     ("rank", "step", "wire"),
     [
-        (1, 2, "float32"),
+        pytest.param(1, 2, "float32", marks=pytest.mark.slow),
         pytest.param(0, 4, "float32", marks=pytest.mark.slow),
         pytest.param(1, 4, "int8", marks=pytest.mark.slow),
         pytest.param(2, 4, "int8", marks=pytest.mark.slow),

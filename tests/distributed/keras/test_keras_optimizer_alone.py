@@ -414,6 +414,7 @@ def shuffled_data_worker(kind, directory):
     return found
 
 
+@pytest.mark.slow
 def test_same_data_are_noticed_behind_a_shuffle(rank_pool, tmp_path):
     first, second = rank_pool(2).run(
         shuffled_data_worker, args=("undivided", str(tmp_path))
