@@ -48,7 +48,8 @@ class Reducer:
         self._options = options
         self._job: Any = None
         self._number = 0
-        self._plans: dict[tuple[Any, ...], int] = {}
+        # With the variables, so that no others get their ids.
+        self._plans: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}
 
     def reduce(
         self, gradients: Sequence[Any], variables: Sequence[Any], step: Step
@@ -152,14 +153,13 @@ class Reducer:
     ) -> int:
         """A number that the ranks have in common if they mean the same gradients."""
         key = (op, *map(id, variables), *(tensor.dtype for tensor in tensors))
-        plan = self._plans.get(key)
-        if plan is None:
+        if key not in self._plans:
             lines = [
                 f"{_name_of(variable)} {tensor.dtype} {list(tensor.shape)}"
                 for variable, tensor in zip(variables, tensors, strict=True)
             ]
-            plan = self._plans[key] = plan_of([*lines, str(op)])
-        return plan
+            self._plans[key] = plan_of([*lines, str(op)]), list(variables)
+        return self._plans[key][0]
 
 
 def _name_of(variable: Any) -> str:

@@ -46,7 +46,8 @@ class GradientHook:
         self._optimizer = weakref.ref(optimizer)
         self._reducer = Reducer(options)
         self._variables: list[Any] | None = None
-        self._alike: tuple[Any, set[int]] = None, set()
+        # Of which job, and variables by their ids: kept, so that no others get these.
+        self._alike: tuple[Any, dict[int, Any]] = None, {}
 
     def _own(self) -> Any:
         optimizer = self._optimizer()
@@ -94,12 +95,12 @@ class GradientHook:
     def begun_alike(self, variables: Sequence[Any]) -> None:
         """The ranks have the same values of these, and need not compare them."""
         job, known = self._known()
-        self._alike = job, known | {id(variable) for variable in variables}
+        self._alike = job, known | {id(variable): variable for variable in variables}
 
-    def _known(self) -> tuple[Any, set[int]]:
+    def _known(self) -> tuple[Any, dict[int, Any]]:
         job, known = self._alike
         now = current_job()
-        return (job, known) if job is now else (now, set())
+        return (job, known) if job is now else (now, {})
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
