@@ -31,7 +31,7 @@ from ring_keras.optimizers.sharded_state import (
     sharded_steps,
 )
 from ring_keras.states.common_layers import agree_on_layers
-from ring_keras.states.weight_digests import all_digests, variable_name
+from ring_keras.states.weight_digests import all_digests, differing, variable_name
 
 __all__ = ["left_to_caller", "set_started", "start_alike"]
 
@@ -113,19 +113,13 @@ def start_alike(
             without_all[agreement.digest] = agreement.number
             return
         require_common_orders(living_orders(process_set), process_set)
-        differing = [
-            variable
-            for variable, same in zip(
-                variables, (digests == digests[0]).all(axis=0), strict=True
-            )
-            if not same
-        ]
+        changing = differing(variables, digests)
         before = None if model is None else internals.constants(model)
-        _require_same_steps(differing, model)
-        if differing:
-            _say(differing, traced, process_set)
+        _require_same_steps(changing, model)
+        if changing:
+            _say(changing, traced, process_set)
             broadcast_variables(
-                differing,
+                changing,
                 process_set.ranks[0],
                 name="gradients/start",
                 process_set=process_set,

@@ -9,7 +9,7 @@ import numpy as np
 from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet
 
-__all__ = ["all_digests", "digests", "variable_name", "who_has_what"]
+__all__ = ["all_digests", "differing", "digests", "variable_name", "who_has_what"]
 
 
 def all_digests(
@@ -32,6 +32,12 @@ def all_digests(
     """
     row = np.array([digests(variables)], np.int64)
     return _native.allgather(row, name, process_set.communicator_id())
+
+
+def differing(variables: Sequence[Any], digests: np.ndarray[Any, Any]) -> list[Any]:
+    """Those variables that are not the same on all ranks; see `all_digests`."""
+    same = (digests == digests[0]).all(axis=0)
+    return [one for one, is_same in zip(variables, same, strict=True) if not is_same]
 
 
 def digests(variables: Sequence[Any]) -> list[int]:

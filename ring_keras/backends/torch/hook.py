@@ -20,7 +20,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.states.begun_accumulation import keep_own_accumulated
 from ring_keras.states.common_layers import agree_on_layers
 from ring_keras.states.first_ranks import take_first_ranks
-from ring_keras.states.weight_digests import all_digests, variable_name
+from ring_keras.states.weight_digests import all_digests, differing, variable_name
 
 __all__ = [
     "GradientHook",
@@ -144,24 +144,18 @@ class GradientHook:
             keep_own_accumulated(model, 0, "keras/accumulated", process_set)
         state = [*weights, *common_state([optimizer])]
         digests = all_digests(state, "keras/start", process_set)
-        differing = [
-            variable
-            for variable, same in zip(
-                state, (digests == digests[0]).all(axis=0), strict=True
-            )
-            if not same
-        ]
-        if differing:
+        changing = differing(state, digests)
+        if changing:
             if process_set.rank() == 0:
                 logging.warning(
                     "ring_keras: [RK328] before the first step the ranks' variables "
                     "differed: '%s'%s. All ranks have taken rank %d's. The gradients "
                     "of this one step are those at the old values.",
-                    variable_name(differing[0]),
-                    f" and {len(differing) - 1} more" if len(differing) > 1 else "",
+                    variable_name(changing[0]),
+                    f" and {len(changing) - 1} more" if len(changing) > 1 else "",
                     process_set.ranks[0],
                 )
-            take_first_ranks(differing, "keras/start", process_set)
+            take_first_ranks(changing, "keras/start", process_set)
         if model is not None:
             agree_on_layers(model, lambda _: False, "keras/layers", process_set)
         self.begun_alike(variables)
