@@ -26,7 +26,11 @@ from ring_keras.config.settings import (
     variables,
 )
 from ring_keras.config.slurm import expand_counts, expand_nodes
-from ring_keras.config.surroundings import cache_directory, inherited_environment
+from ring_keras.config.surroundings import (
+    cache_directory,
+    inherited_environment,
+    threads_of_rank,
+)
 from ring_keras.config.token import read_token
 
 __all__ = [
@@ -49,5 +53,6 @@ __all__ = [
     "settle_keras_backend",
     "share_openssl",
     "split_address",
+    "threads_of_rank",
     "variables",
 ]

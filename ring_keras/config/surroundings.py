@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["cache_directory", "inherited_environment"]
+__all__ = ["cache_directory", "inherited_environment", "threads_of_rank"]
 
 
 def cache_directory() -> Path | None:
@@ -26,3 +26,15 @@ def cache_directory() -> Path | None:
 def inherited_environment() -> dict[str, str]:
     """A copy of this process's environment, for processes it starts."""
     return dict(os.environ)
+
+
+def threads_of_rank() -> int | None:
+    """How many threads a rank may compute with, as ringrun has divided the cores.
+
+    None if it has not, or if the user has said so by OMP_NUM_THREADS, which frameworks
+    read themselves.
+    """
+    threads = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    if "OMP_NUM_THREADS" in os.environ or not threads.isdecimal():
+        return None
+    return int(threads) or None

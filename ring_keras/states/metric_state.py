@@ -209,4 +209,9 @@ def _flat(logs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _value(result: Any) -> Any:
-    return result.numpy() if internals.is_variable(result) else result
+    if internals.is_variable(result):
+        return result.numpy()
+    if keras.backend.backend() != "tensorflow" and keras.ops.is_tensor(result):
+        # It may be the variable's memory, seen as a tensor.
+        return np.array(keras.ops.convert_to_numpy(result))
+    return result

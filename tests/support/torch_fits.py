@@ -159,6 +159,8 @@ def trained(
             keras.metrics.R2Score(name="r2"),
             keras.metrics.F1Score(name="f1", threshold=0.5),
             "accuracy",
+            keras.metrics.TruePositives(name="tp"),
+            keras.metrics.FalseNegatives(name="fn"),
         ]
     jit = feature.pop("jit_compile", False)
     uses_weights = feature.pop("sample_weight", False)

@@ -6,6 +6,7 @@ Keras knows the parameters of a `TorchModuleWrapper`, and none of its buffers.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -15,29 +16,54 @@ import torch
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.training.common_values import require_common_values
 from ring_keras.values.objects import allgather_object
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["average_buffers", "take_first_ranks_buffers"]
+__all__ = ["average_buffers", "own_random_state", "take_first_ranks_buffers"]
 
 
 def take_first_ranks_buffers(model: keras.Model, process_set: ProcessSet) -> None:
-    """All ranks begin with the first one's, and draw other random numbers.
+    """All ranks have the first one's. A collective, if there are modules.
 
-    Modules draw from the generator of the process: where that is seeded alike on
-    several ranks, all but one get another seed, the same in each run. A collective,
-    if there are modules.
+    Raises:
+        RankMismatchError: On every rank, if modules have other buffers.
     """
     modules = _modules(model)
     if not modules:
         return
-    for number, buffer in enumerate(_buffers(modules)):
+    buffers = _buffers(modules)
+    described = [f"{one.dtype} {list(one.shape)}" for one in buffers]
+    everyones = allgather_object(described, name="fit/buffers", process_set=process_set)
+    require_common_values(
+        everyones, "buffers of modules of torch", "model", process_set
+    )
+    for number, buffer in enumerate(buffers):
         _write(buffer, _of_first(buffer, f"fit/buffers/{number}", process_set))
-    state = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()
+
+
+def own_random_state(
+    model: keras.Model, process_set: ProcessSet
+) -> torch.Tensor | None:
+    """Of torch's generator, for this rank's modules; None: as it is.
+
+    Modules draw from the generator of the process. Where that is seeded alike on
+    several ranks, all have one of their own for their modules, the same in each run, so
+    that what the program draws stays alike. A collective, if there are modules.
+    """
+    if not _modules(model):
+        return None
+    before = torch.get_rng_state()
+    state = hashlib.sha256(before.numpy().tobytes()).hexdigest()
     everyones = allgather_object(state, name="fit/torch_seed", process_set=process_set)
     rank = process_set.rank()
-    if state in everyones[:rank]:
-        torch.manual_seed(int(state[:8], 16) + rank)
+    if len(set(everyones)) == len(everyones):
+        return None
+    if state not in everyones[:rank]:
+        return before
+    generator = torch.Generator()
+    generator.manual_seed(int(state[:8], 16) + rank)
+    return generator.get_state()
 
 
 def average_buffers(model: keras.Model, process_set: ProcessSet) -> None:
@@ -47,20 +73,19 @@ def average_buffers(model: keras.Model, process_set: ProcessSet) -> None:
     Collective, if there are any.
     """
     modules = _modules(model)
-    pairs = {
-        id(module.running_var): module.running_mean
-        for wrapped in modules
-        for module in wrapped.modules()
-        if getattr(module, "running_var", None) is not None
+    buffers = _buffers(modules)
+    before = {
+        id(buffer): _read(buffer).astype(np.float64)
+        for buffer in buffers
+        if buffer.is_floating_point()
     }
-    before = {}
-    for number, buffer in enumerate(_buffers(modules)):
+    pairs = _pairs(modules, before)
+    for number, buffer in enumerate(buffers):
         name = f"fit/buffers/{number}"
         if not buffer.is_floating_point():
             _write(buffer, _of_first(buffer, name, process_set))
             continue
-        value = _read(buffer).astype(np.float64)
-        before[id(buffer)] = value
+        value = before[id(buffer)]
         mean = pairs.get(id(buffer))
         if mean is None:
             _write(buffer, _mean(value, name, process_set))
@@ -80,8 +105,34 @@ def _modules(model: keras.Model) -> list[torch.nn.Module]:
 
 
 def _buffers(modules: list[torch.nn.Module]) -> list[torch.Tensor]:
-    found = [buffer for module in modules for buffer in module.buffers()]
-    return list({id(buffer): buffer for buffer in found}.values())
+    """Those that are saved: others are caches, which forward may make anew."""
+    found = {}
+    for module in modules:
+        saved = module.state_dict(keep_vars=True)
+        for name, buffer in module.named_buffers():
+            if name in saved:
+                found[id(buffer)] = (
+                    torch.view_as_real(buffer) if buffer.is_complex() else buffer
+                )
+    return list(found.values())
+
+
+def _pairs(
+    modules: list[torch.nn.Module], known: Mapping[int, Any]
+) -> dict[int, torch.Tensor]:
+    """Of each running variance the mean, which comes before it."""
+    pairs = {}
+    for module in (one for wrapped in modules for one in wrapped.modules()):
+        mean = getattr(module, "running_mean", None)
+        variance = getattr(module, "running_var", None)
+        if isinstance(mean, torch.Tensor) and isinstance(variance, torch.Tensor):
+            order = list(known)
+            if {id(mean), id(variance)} <= known.keys() and (
+                order.index(id(mean)) < order.index(id(variance))
+                and mean.shape == variance.shape
+            ):
+                pairs[id(variance)] = mean
+    return pairs
 
 
 def _read(buffer: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import torch
 
 from ring_keras import _native
 from ring_keras._causes import in_one_line
@@ -20,6 +21,7 @@ from ring_keras.backends.torch.hook import (
     training_on_batch,
 )
 from ring_keras.backends.torch.ranks_fit import RanksFit
+from ring_keras.config import threads_of_rank
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
@@ -46,6 +48,10 @@ def prepare_fits() -> None:
     keras.Model.fit = _of_all_ranks(keras.Model.fit)
     keras.Model.evaluate = _in_fit(keras.Model.evaluate)
     keras.Model.train_on_batch = _beside_fit(keras.Model.train_on_batch)
+    threads = threads_of_rank()
+    if threads is not None:
+        # torch would start one for each core of the host, on each rank.
+        torch.set_num_threads(min(threads, torch.get_num_threads()))
     scaling = keras.optimizers.LossScaleOptimizer
     scaling.check_finite = _of_all_gradients(scaling.check_finite)
 

@@ -13,6 +13,7 @@ import torch
 from absl import logging
 
 from ring_keras import keras_internals as internals
+from ring_keras.backends.torch.buffers import take_first_ranks_buffers
 from ring_keras.backends.torch.gradients import Options, Reducer
 from ring_keras.backends.torch.step import current_step
 from ring_keras.job.job import current_job
@@ -157,6 +158,7 @@ class GradientHook:
                 )
             take_first_ranks(changing, "keras/start", process_set)
         if model is not None:
+            take_first_ranks_buffers(model, process_set)
             agree_on_layers(model, lambda _: False, "keras/layers", process_set)
         self.begun_alike(variables)
 

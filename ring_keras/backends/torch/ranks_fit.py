@@ -10,11 +10,13 @@ from typing import Any
 
 import keras
 import numpy as np
+import torch
 from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.backends.torch.buffers import (
     average_buffers,
+    own_random_state,
     take_first_ranks_buffers,
 )
 from ring_keras.backends.torch.hook import (
@@ -74,6 +76,9 @@ class RanksFit(keras.callbacks.Callback):
         self._steps = 0
         self._said: set[str] = set()
         self._logs: Any = {}
+        # Keras calls callbacks for a batch after which another rank has stopped.
+        self._is_skipping = False
+        self._random: torch.Tensor | None = None
         self._train_function: Callable[[Any], Any] | None = None
 
     @classmethod
@@ -89,6 +94,13 @@ class RanksFit(keras.callbacks.Callback):
         if outer is None:
             yield
             return
+        if outer._is_skipping:
+            raise RingKerasError(
+                "[RK660] a callback of fit() trains after a batch that was none, as "
+                "another rank has set model.stop_training, and does not train here. "
+                "With Keras's back end torch train in on_epoch_end, or stop on all "
+                "ranks."
+            )
         outer._leave_model()
         try:
             yield
@@ -153,8 +165,18 @@ class RanksFit(keras.callbacks.Callback):
         self._require_common_calls()
         warn_of_batch_losses(self._trained)
         self._take_first_ranks_state()
+        self._take_train_function()
+
+    def _take_train_function(self) -> None:
         self._train_function = internals.train_function(self._trained)
         internals.set_train_function(self._trained, self._step)
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """A callback may have made another train function."""
+        if self._trained.train_function != self._step:
+            self._take_train_function()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Steps are counted from here."""
@@ -263,6 +285,7 @@ class RanksFit(keras.callbacks.Callback):
                 )
         take_first_ranks(unique, "fit/state", self._process_set)
         take_first_ranks_buffers(model, self._process_set)
+        self._random = own_random_state(model, self._process_set)
         if first[0]:
             internals.set_initial_epoch(model, first[0])
         for hook in hooks_of(model):
@@ -272,13 +295,14 @@ class RanksFit(keras.callbacks.Callback):
     def _step(self, data: Any) -> Any:
         """One step, if all ranks take it; what the last one has reported, if not."""
         if not self._agreement.goes_on():
+            self._is_skipping = True
             return self._logs
         batch = data[0]
         if not self._steps:
             self._compare_first_batches(batch)
         self._steps += 1
         assert self._train_function is not None
-        with step_of(self._trained, batch):
+        with step_of(self._trained, batch), self._numbers_of_modules():
             self._logs = self._train_function(data)
         every = current_job().config.check_steps
         if every and self._steps % every == 0:
@@ -287,6 +311,20 @@ class RanksFit(keras.callbacks.Callback):
                 f"{self._steps} steps after its beginning", of_layers=False
             )
         return self._logs
+
+    @contextlib.contextmanager
+    def _numbers_of_modules(self) -> Iterator[None]:
+        """Modules of torch draw this rank's own; the program, what it would draw."""
+        if self._random is None:
+            yield
+            return
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._random)
+        try:
+            yield
+        finally:
+            self._random = torch.get_rng_state()
+            torch.set_rng_state(before)
 
     def _compare_first_batches(self, batch: Any) -> None:
         digest = hashlib.sha256()
@@ -328,6 +366,7 @@ class RanksFit(keras.callbacks.Callback):
         return result
 
     def _end_steps(self) -> None:
+        self._is_skipping = False
         self._agreement.end_epoch()
         require_all_there(self._process_set)
         average_moments(

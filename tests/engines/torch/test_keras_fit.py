@@ -77,3 +77,28 @@ def test_the_example_for_any_back_end_runs():
     assert sorted(rank for rank, _ in found) == ["0", "1"]
     assert found[0][1] == found[1][1]
     assert float(found[0][1]) >= 0.93
+
+
+@pytest.mark.parametrize("chosen", [None, "2"])
+def test_ranks_of_a_host_divide_its_cores(tmp_path, chosen):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import ring_keras as ring, torch\n"
+        "ring.init()\n"
+        "ring.DistributedOptimizer('sgd')\n"
+        "print('threads', torch.get_num_threads())\n"
+    )
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    ended = subprocess.run(
+        [sys.executable, "-m", "ring_keras.launch", "-np", "2", sys.executable, script],
+        env=env | {"KERAS_BACKEND": "torch"} | ({names[0]: chosen} if chosen else {}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    expected = chosen or max(1, len(os.sched_getaffinity(0)) // 2)
+    assert ended.stdout.count(f"threads {expected}\n") == 2, ended.stdout
