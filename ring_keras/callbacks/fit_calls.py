@@ -11,7 +11,6 @@ from ring_keras.callbacks.changing import changing_callbacks, warn_of_missing
 from ring_keras.callbacks.metric_average import MetricAverage
 from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.callbacks.same_data import (
-    array_digest,
     cache_places,
     compare_first_batches,
     item_digest,
@@ -30,6 +29,7 @@ from ring_keras.callbacks.shared_files import saves_on_all_ranks
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.states.array_digest import array_digest
 from ring_keras.states.written_files import file_of
 from ring_keras.training.calls_under_way import begin_together
 from ring_keras.training.distributed_fit import DistributedFit, Moment

@@ -18,10 +18,10 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.data_order import order_on
+from ring_keras.states.array_digest import array_digest
 from ring_keras.training.parts import is_part
 
 __all__ = [
-    "array_digest",
     "cache_places",
     "compare_first_batches",
     "item_digest",
@@ -55,32 +55,9 @@ _SAME = {
     ),
 }
 
-# So many rows stand for an array.
-_ROWS = 64
 # So many files, and bytes of each, for all files.
 _FILES = 8
 _BYTES = 1024
-
-
-def array_digest(data: Any) -> str | None:
-    """Of arrays, or a structure of them: what their rows are like.
-
-    None if `data` are something else, or all rows are equal, as made-up ones may be.
-    """
-    arrays = tf.nest.flatten(data)
-    if not all(isinstance(one, np.ndarray) or tf.is_tensor(one) for one in arrays):
-        return None
-    digest = hashlib.sha256()
-    differ = False
-    for array in arrays:
-        if not array.shape or not array.shape[0] or array.dtype in (object, tf.string):
-            return None
-        places = np.linspace(0, array.shape[0] - 1, min(array.shape[0], _ROWS))
-        rows = np.stack([np.asarray(array[int(place)]) for place in places])
-        differ = differ or bool((rows != rows[:1]).any())
-        digest.update(f"{array.shape} {array.dtype}".encode())
-        digest.update(rows.tobytes())
-    return digest.hexdigest() if differ else None
 
 
 def item_digest(run: calls.Run) -> str | None:
