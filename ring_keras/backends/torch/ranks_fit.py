@@ -29,6 +29,7 @@ from ring_keras.backends.torch.step import step_of
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.states.array_digest import array_digest
 from ring_keras.states.begun_accumulation import keep_own_accumulated
 from ring_keras.states.common_layers import agree_on_layers
 from ring_keras.states.equal_weights import require_equal
@@ -72,6 +73,7 @@ class RanksFit(keras.callbacks.Callback):
         self._agreement = EpochAgreement(model, process_set, lambda: False)
         self._evaluates: list[bool] = []
         self._reports_all = True
+        self._has_same_data = False
         self._epochs = 0
         self._steps = 0
         self._said: set[str] = set()
@@ -242,13 +244,21 @@ class RanksFit(keras.callbacks.Callback):
             ),
         ]
         calls = allgather_object(
-            [validates, *(value for _, value, _ in compared)],
+            [
+                validates,
+                array_digest(given["x"]),
+                *(value for _, value, _ in compared),
+            ],
             name="fit",
             process_set=self._process_set,
         )
-        validate, *everyones = zip(*calls, strict=True)
+        validate, data, *everyones = zip(*calls, strict=True)
         for (what, _, remedy), values in zip(compared, everyones, strict=True):
             require_common_values(values, what, remedy, self._process_set)
+        # Each rank shuffles arrays in its own way, so that first batches would differ.
+        self._has_same_data = len(set(data)) == 1 and data[0] is not None
+        if self._has_same_data and self._process_set.rank() == 0:
+            self._warn_of_same_data("fit() got the same arrays")
         self._reports_all = len(set(validate)) == 1
         if not self._reports_all and self._process_set.rank() == 0:
             logging.warning(
@@ -298,7 +308,7 @@ class RanksFit(keras.callbacks.Callback):
             self._is_skipping = True
             return self._logs
         batch = data[0]
-        if not self._steps:
+        if not self._steps and not self._has_same_data:
             self._compare_first_batches(batch)
         self._steps += 1
         assert self._train_function is not None
@@ -338,15 +348,19 @@ class RanksFit(keras.callbacks.Callback):
             digest.hexdigest(), name="fit/first", process_set=self._process_set
         )
         if len(set(digests)) == 1 and self._process_set.rank() == 0:
-            logging.warning(
-                "ring_keras: [RK503] each rank should train on its own part of the "
-                "data, but the first batch was the same on all %d ranks, so an epoch "
-                "trains on every example %d times. Divide arrays before fit(): x, y = "
-                "ring_keras.data.shard((x, y)); a DataLoader by "
-                "DistributedSampler(dataset, ring_keras.size(), ring_keras.rank()).",
-                self._process_set.size(),
-                self._process_set.size(),
-            )
+            self._warn_of_same_data("the first batch was the same")
+
+    def _warn_of_same_data(self, came: str) -> None:
+        logging.warning(
+            "ring_keras: [RK503] each rank should train on its own part of the data, "
+            "but %s on all %d ranks, so an epoch trains on every example %d times. "
+            "Divide arrays before fit(): x, y = ring_keras.data.shard((x, y)); a "
+            "DataLoader by DistributedSampler(dataset, ring_keras.size(), "
+            "ring_keras.rank()).",
+            came,
+            self._process_set.size(),
+            self._process_set.size(),
+        )
 
     def _report(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Called at the end of an epoch's steps, and of an evaluation's."""
