@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import torch
+from absl import logging
 
 from ring_keras import _native
 from ring_keras._causes import in_one_line
@@ -22,7 +23,7 @@ from ring_keras.backends.torch.hook import (
 )
 from ring_keras.backends.torch.ranks_fit import RanksFit
 from ring_keras.config import threads_of_rank
-from ring_keras.job.job import current_job
+from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
 from ring_keras.states.written_files import file_of
@@ -36,10 +37,13 @@ from ring_keras.training.calls_under_way import (
 from ring_keras.training.told_errors import is_known, note_told
 from ring_keras.values.objects import allgather_object
 
-__all__ = ["prepare_fits"]
+__all__ = ["note_divided", "prepare_fits"]
 
 # How Keras's `fit` calls `evaluate`.
 _BY_FIT = "_use_cached_eval_dataset"
+
+# Whether it has divided data, and nobody has been told of training alone.
+_divided: PerJob[dict[str, bool]] = PerJob(dict)
 
 
 @functools.cache
@@ -63,6 +67,7 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
     def fit(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         process_set = _ranks_of(model)
         if process_set is None:
+            _warn_of_lone_training(model)
             return method(model, *args, **kwargs)
         call = CallUnderWay("fit")
         calls_under_way().append(call)
@@ -99,6 +104,26 @@ def _ranks_of(model: keras.Model) -> ProcessSet | None:
         return None
     process_set = process_set_of(model)
     return process_set if has_peers(process_set) and process_set.included() else None
+
+
+def note_divided() -> None:
+    """Ranks of the job have parts of some data: none should train alone."""
+    prepare_fits()
+    _divided.of(current_job())["by shard"] = True
+
+
+def _warn_of_lone_training(model: keras.Model) -> None:
+    if not is_initialized() or hooks_of(model):
+        return
+    job = current_job()
+    said = _divided.of(job)
+    if job.rank == 0 and job.size > 1 and said.pop("by shard", False):
+        logging.warning(
+            "ring_keras: [RK651] the optimizer of model '%s' is not distributed, so "
+            "each rank trains a model of its own, on its part of the data. Compile it "
+            "with ring_keras.DistributedOptimizer(optimizer).",
+            model.name,
+        )
 
 
 @contextlib.contextmanager
@@ -138,20 +163,20 @@ def _tell(
     """Tells the other ranks of an error of this one's own."""
     if is_known(error, handled) or not is_initialized() or not process_set.added:
         return
-    why = f"its fit() raised {in_one_line(error)}"
+    reason = in_one_line(error)
     communicator_id = process_set.communicator_id()
     note_told(error)
     if call.met is None:
         _native.stay_away(
             name_of_begin("fit"),
             communicator_id,
-            f"its fit() of model '{model.name}' raised {in_one_line(error)}",
+            f"its fit() of model '{model.name}' raised {reason}",
         )
         return
     _native.give_up_step(
         communicator_id,
         f"[RK310] model '{model.name}': rank {current_job().rank} cannot take part: "
-        f"{why}",
+        f"its fit() raised {reason}",
         steps_ahead=0,
         unless_heard=False,
     )

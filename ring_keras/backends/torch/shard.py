@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import keras
 
+from ring_keras.backends.torch.fit import note_divided
 from ring_keras.data.agreement import seen_alike
 from ring_keras.data.shard_arrays import as_arrays, sample_of, shard_arrays
 from ring_keras.job.process_set import ProcessSet, global_process_set
@@ -73,4 +74,5 @@ def shard(
         remedy="Give every rank the same data and seeds.",
         sample=lambda: sample_of(rows),
     )
+    note_divided()
     return part

@@ -337,13 +337,36 @@ def test_a_loop_trains_one_model_and_errors_are_told():
         assert callbacks[1].startswith("[RK137] ring_keras.callbacks")
 
 
-def same_data_worker():
-    _, _, model = begun()
+def same_data_worker(kind):
+    _, _, model = begun(seed=ring_rank())
     x, y = data_of(0)
-    model.fit(x, y, batch_size=6, verbose=0, shuffle=False)
+    if kind == "arrays":
+        model.fit(x, y, batch_size=6, epochs=2, verbose=0)  # Shuffled by each rank.
+        return
+    pairs = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+    model.fit(torch.utils.data.DataLoader(pairs, batch_size=6), verbose=0)
 
 
-def test_the_same_data_on_all_ranks_are_noticed():
-    said = [outcome.stderr for outcome in ranks(same_data_worker, 2, check=False)]
+@pytest.mark.parametrize("kind", ["arrays", "batches"])
+def test_the_same_data_on_all_ranks_are_noticed(kind):
+    said = [one.stderr for one in ranks(same_data_worker, 2, kind, check=False)]
 
     assert [text.count("[RK503]") for text in said] == [1, 0], said
+
+
+def lone_worker():
+    """Data are divided, and the optimizer is forgotten; then it is not."""
+    ring, keras, model = begun(seed=ring_rank())
+    x, y = ring.data.shard(data_of(0))
+    alone = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    alone.compile("sgd", loss="mse")
+    model.fit(x, y, verbose=0)
+    for _ in range(2):
+        alone.fit(x, y, verbose=0)
+
+
+def test_training_alone_on_divided_data_is_told_once():
+    said = [one.stderr for one in ranks(lone_worker, 2, check=False)]
+
+    assert [text.count("[RK651]") for text in said] == [1, 0], said
+    assert "[RK503]" not in "".join(said)
