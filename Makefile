@@ -196,9 +196,15 @@ test-engines: $(TEST_READY) build $(ENGINES_READY)
 	  printf '\n== On %s\n' $$engine; \
 	  if test $$engine = spark; then build_support/install_spark_tools.sh; fi; \
 	  if test $$engine = deploy; then build_support/install_shell_tools.sh; fi; \
-	  if test $$engine = torch; then CMAKE_ARGS="$(CMAKE_ARGS) -DRING_KERAS_BUILD_TORCH=ON" \
-	    $(ENGINES_DIR)/torch/bin/python setup.py --quiet build_ext --inplace; fi; \
-	  $(ENGINES_DIR)/$$engine/bin/python -m pytest -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS); \
+	  case $$engine in torch | jax) \
+	    switch=-DRING_KERAS_BUILD_$$(echo $$engine | tr a-z A-Z)=ON; \
+	    CMAKE_ARGS="$(CMAKE_ARGS) $$switch" \
+	      $(ENGINES_DIR)/$$engine/bin/python setup.py --quiet build_ext --inplace; \
+	    KERAS_BACKEND=$$engine $(ENGINES_DIR)/$$engine/bin/python -m pytest \
+	      -m "engines and not slow" tests/engines/back_ends tests/engines/$$engine $(PYTEST_ARGS);; \
+	  *) $(ENGINES_DIR)/$$engine/bin/python -m pytest \
+	      -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS);; \
+	  esac; \
 	done
 
 # Where there is no npm, PyPI has one.

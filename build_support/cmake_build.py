@@ -25,6 +25,7 @@ LIBRARY_PATTERNS = (
     "_native.*.so",
     "_torch_*.so",
     "libring_keras_core.so",
+    "libring_keras_jax.so",
     "libring_keras_tf_*.so",
     "_build_info.json",
 )
@@ -125,6 +126,7 @@ def configure(cpp_tests: bool, core_only: bool = False) -> None:
         # Not those of the build before.
         "-DRING_KERAS_TENSORFLOW_DIRS=",
         "-DRING_KERAS_BUILD_TORCH=OFF",
+        "-DRING_KERAS_BUILD_JAX=OFF",
         f"-DRING_KERAS_BUILD_KERNELS={'OFF' if core_only else 'ON'}",
         f"-DRING_KERAS_BUILD_BINDINGS={'OFF' if core_only else 'ON'}",
     ]

@@ -1,7 +1,8 @@
-"""Trains on whichever back end Keras has: TensorFlow or torch.
+"""Trains on whichever back end Keras has: TensorFlow, torch or JAX.
 
     ringrun -np 2 python examples/any_back_end.py
     KERAS_BACKEND=torch ringrun -np 2 python examples/any_back_end.py
+    KERAS_BACKEND=jax ringrun -np 2 python examples/any_back_end.py
 
 Nothing in it names a framework. The digits are 1,797 scans that scikit-learn ships.
 """

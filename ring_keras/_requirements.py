@@ -9,11 +9,19 @@ from ring_keras.config import keras_backend
 
 __all__ = ["has_own", "of_back_end", "require_tensorflow"]
 
-# What a back end has of its own, in place of what needs TensorFlow: the module.
-_OF_BACK_ENDS = {
-    ("torch", "DistributedOptimizer"): "ring_keras.backends.torch.optimizer",
-    ("torch", "broadcast_variables"): "ring_keras.backends.torch.broadcast_variables",
-    ("torch", "data.shard"): "ring_keras.backends.torch.shard",
+# What back ends have in place of what needs TensorFlow: the module.
+_OF_ALL = {
+    "DistributedOptimizer": "ring_keras.backends.common.optimizer",
+    "broadcast_variables": "ring_keras.backends.common.broadcast_variables",
+    "data.shard": "ring_keras.backends.common.shard",
+}
+_OF_BACK_ENDS: dict[str, dict[str, str]] = {
+    "torch": _OF_ALL,
+    "jax": _OF_ALL
+    | dict.fromkeys(
+        ("allgather", "allreduce", "alltoall", "broadcast", "reducescatter"),
+        "ring_keras.jax.collectives",
+    ),
 }
 
 
@@ -23,7 +31,7 @@ def has_own(name: str) -> bool:
     Args:
         name: Within `ring_keras`.
     """
-    return (keras_backend().name, name) in _OF_BACK_ENDS
+    return name in _OF_BACK_ENDS.get(keras_backend().name, {})
 
 
 def of_back_end(name: str) -> Any:
@@ -32,7 +40,7 @@ def of_back_end(name: str) -> Any:
     Args:
         name: Within `ring_keras`.
     """
-    module = _OF_BACK_ENDS.get((keras_backend().name, name))
+    module = _OF_BACK_ENDS.get(keras_backend().name, {}).get(name)
     if module is None:
         return None
     return getattr(importlib.import_module(module), name.rpartition(".")[2])

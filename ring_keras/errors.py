@@ -1,4 +1,4 @@
-"""What ring_keras raises, and how TensorFlow's errors become it.
+"""What ring_keras raises, and how errors of TensorFlow and JAX become it.
 
 Their text begins with a code, such as `[RK302]`, by which docs/troubleshooting.md
 explains them; `error.code` has it, and `code_of()` finds it in errors of other classes.
@@ -236,9 +236,13 @@ def from_tensorflow(error: BaseException) -> RingKerasError | None:
     if type(error).__name__ == "StagingError" and error.__context__ is not None:
         # AutoGraph shows so what a function raised while it was traced.
         return from_tensorflow(error.__context__)
-    if not isinstance(error, _loaded_tensorflows("OpError")):
+    if isinstance(error, _loaded("tensorflow", "OpError")):
+        text = error.message
+    elif isinstance(error, _of_jax()):
+        text = str(error)
+    else:
         return None
-    match = _MESSAGE.search(error.message)
+    match = _MESSAGE.search(text)
     if match is None:
         return None
     name, text = match.groups()
@@ -247,7 +251,7 @@ def from_tensorflow(error: BaseException) -> RingKerasError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raises TensorFlow's errors of failed collectives as ring_keras's.
+    """Raises TensorFlow's and JAX's errors of failed collectives as ring_keras's.
 
     Other errors pass unchanged. It is a context manager and a decorator.
 
@@ -260,8 +264,10 @@ def translated() -> Iterator[None]:
     """
     try:
         yield
-    except _loaded_tensorflows("OpError") as error:
-        if isinstance(error, _loaded_tensorflows("AbortedError")):
+    except _of_frameworks() as error:
+        if not isinstance(error, _loaded("tensorflow", "OpError")) or isinstance(
+            error, _loaded("tensorflow", "AbortedError")
+        ):
             # A signal handler raised while the collective waited.
             _native.raise_from_handler()
         ours = from_tensorflow(error)
@@ -273,7 +279,18 @@ def translated() -> Iterator[None]:
         _native.raise_from_handler()
 
 
-def _loaded_tensorflows(name: str) -> Any:
-    """TensorFlow's error class; one that no error has, if TensorFlow is not loaded."""
-    tensorflow = sys.modules.get("tensorflow")
-    return () if tensorflow is None else getattr(tensorflow.errors, name)
+def _of_frameworks() -> tuple[Any, ...]:
+    """The classes of errors that a collective's failure may be for frameworks."""
+    return *_loaded("tensorflow", "OpError"), *_of_jax()
+
+
+def _of_jax() -> tuple[Any, ...]:
+    """As it runs what it has compiled, and as it begins to."""
+    found = _loaded("jax", "JaxRuntimeError")
+    return (*found, ValueError) if found else ()
+
+
+def _loaded(framework: str, name: str) -> tuple[Any, ...]:
+    """Its error class; none, if it is not loaded."""
+    module = sys.modules.get(framework)
+    return () if module is None else (getattr(module.errors, name),)

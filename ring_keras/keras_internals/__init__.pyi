@@ -21,11 +21,13 @@ from .losses import has_other_losses as has_other_losses
 from .losses import loss_divides_by_sample_weight as loss_divides_by_sample_weight
 from .losses import summed_losses as summed_losses
 from .models import batch_normalizations as batch_normalizations
+from .models import build_on_batch as build_on_batch
 from .models import flattened_layers as flattened_layers
 from .models import frozen_weights as frozen_weights
 from .models import in_order_of_metrics as in_order_of_metrics
 from .models import initial_epoch as initial_epoch
 from .models import inner_metrics as inner_metrics
+from .models import keep_state_of_step as keep_state_of_step
 from .models import recurrent_states as recurrent_states
 from .models import reduction_axes as reduction_axes
 from .models import seed_states as seed_states
@@ -99,8 +101,8 @@ from .optimizers import training_optimizers as training_optimizers
 from .optimizers import velocities as velocities
 from .private_names import owner_of as owner_of
 from .private_names import private as private
+from .private_names import require_names_of_back_end as require_names_of_back_end
 from .private_names import require_private_names as require_private_names
-from .private_names import require_torch_names as require_torch_names
 from .recipes import cache_files as cache_files
 from .recipes import recipe as recipe
 from .recipes import shards_behind_shuffles as shards_behind_shuffles
@@ -115,6 +117,7 @@ from .saving import file_groups as file_groups
 from .saving import weights_file as weights_file
 from .saving import with_weights as with_weights
 from .saving import write_groups as write_groups
+from .variables import has_array as has_array
 from .variables import is_keras_variable as is_keras_variable
 from .variables import is_variable as is_variable
 from .variables import tensorflow_variable as tensorflow_variable

@@ -1,6 +1,6 @@
 """Models: their layers of some kinds, and how `fit` runs them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -16,11 +16,13 @@ from ring_keras.keras_internals.variables import is_keras_variable
 
 __all__ = [
     "batch_normalizations",
+    "build_on_batch",
     "flattened_layers",
     "frozen_weights",
     "in_order_of_metrics",
     "initial_epoch",
     "inner_metrics",
+    "keep_state_of_step",
     "recurrent_states",
     "reduction_axes",
     "seed_states",
@@ -119,6 +121,29 @@ def set_train_function(
 ) -> None:
     """Replaces it; with None, Keras makes and traces a new one."""
     model.train_function = function
+
+
+def build_on_batch(model: keras.Model, batch: Any) -> None:
+    """Makes what a model, its optimizer and its metrics do not have yet, as Keras does.
+
+    Args:
+        model: It is compiled.
+        batch: Inputs, targets and sample weights.
+    """
+    model._symbolic_build(data_batch=batch)
+
+
+def keep_state_of_step(model: keras.Model, state: Sequence[Any]) -> None:
+    """On JAX: what a model has as `fit` ends, if the step that was given it has failed.
+
+    Args:
+        model: Whose `fit` it is.
+        state: Values of its variables: trained, others, the optimizer's, metrics'.
+    """
+    kinds = ("trainable", "non_trainable", "optimizer", "metrics")
+    names = [f"{kind}_variables" for kind in kinds]
+    model._jax_state = dict(zip(names, state, strict=True))
+    model._jax_state_synced = False
 
 
 def initial_epoch(model: keras.Model) -> int | None:

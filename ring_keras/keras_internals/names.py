@@ -42,6 +42,7 @@ __all__ = [
     "METRICS_OF_METRIC",
     "METRICS_RESULT",
     "MOMENTS",
+    "NAMES_OF_BACK_ENDS",
     "NEWEST_KERAS",
     "OLDEST_KERAS",
     "OVERWRITE_DIRECTLY",
@@ -63,7 +64,6 @@ __all__ = [
     "STEPS_PER_EPOCH",
     "TAKE_AVERAGES",
     "TEST_STEP",
-    "TORCH_NAMES",
     "TRAINABLE_VARIABLES",
     "TRAIN_FUNCTION",
     "TRAIN_STEP",
@@ -161,14 +161,25 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     "tf.data.experimental.service.WorkerServer": ("_address", "_stop"),
 }
 
-# The same, of what training on Keras's back end torch needs.
-TORCH_NAMES: dict[str, tuple[str, ...]] = {
+# The same, of what training on Keras's other back ends needs.
+_NAMES_OF_ALL: dict[str, tuple[str, ...]] = {
     "keras.Model": (
         "_flatten_layers",
         "_get_metrics_result_or_logs",
         "make_train_function",
     ),
     "keras.optimizers.Optimizer": ("_backend_apply_gradients", "_clip_gradients"),
+}
+NAMES_OF_BACK_ENDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "torch": _NAMES_OF_ALL,
+    "jax": _NAMES_OF_ALL
+    | {
+        "keras.Model": (
+            *_NAMES_OF_ALL["keras.Model"],
+            "_symbolic_build",
+            "jax_state_sync",
+        )
+    },
 }
 
 # Local variables of `fit` and of `evaluate`, which we read off the stack.

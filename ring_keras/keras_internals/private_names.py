@@ -12,10 +12,10 @@ from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.names import (
     ITERATOR,
     LOCALS,
+    NAMES_OF_BACK_ENDS,
     NEWEST_KERAS,
     OLDEST_KERAS,
     PRIVATE_NAMES,
-    TORCH_NAMES,
 )
 
 __all__ = [
@@ -23,8 +23,8 @@ __all__ = [
     "owner_of",
     "private",
     "require_method",
+    "require_names_of_back_end",
     "require_private_names",
-    "require_torch_names",
 ]
 
 
@@ -59,15 +59,15 @@ def require_private_names() -> None:
 
 
 @functools.cache
-def require_torch_names() -> None:
-    """The same, of what is needed on Keras's back end torch.
+def require_names_of_back_end() -> None:
+    """The same, of what is needed on the back end that Keras has, if not TensorFlow.
 
     Raises:
         RingKerasError: Names all that are gone.
     """
     missing = [
         f"{path}.{name}"
-        for path, names in TORCH_NAMES.items()
+        for path, names in NAMES_OF_BACK_ENDS[keras.backend.backend()].items()
         for name in names
         if not hasattr(owner_of(path), name)
     ]

@@ -4,7 +4,15 @@ import sys
 from collections.abc import Hashable
 from typing import Any
 
-__all__ = ["is_keras_variable", "is_variable", "tensorflow_variable", "variable_key"]
+from ring_keras.keras_internals.private_names import private
+
+__all__ = [
+    "has_array",
+    "is_keras_variable",
+    "is_variable",
+    "tensorflow_variable",
+    "variable_key",
+]
 
 
 def is_keras_variable(value: Any) -> bool:
@@ -28,6 +36,12 @@ def is_variable(value: Any) -> bool:
 def tensorflow_variable(value: Any) -> Any:
     """The variable of TensorFlow's in one of Keras's; anything else as it is."""
     return value.value if is_keras_variable(value) else value
+
+
+def has_array(variable: Any) -> bool:
+    """Whether a variable has its value: `fit` on JAX takes it, and steps end arrays."""
+    array = private(variable, "_value")
+    return array is not None and not array.is_deleted()
 
 
 def variable_key(variable: Any) -> Hashable:

@@ -12,7 +12,10 @@ __all__ = ["Side", "side_of_process"]
 
 # By Keras's back end: the module of `ring_keras.backends` and the class in it. The
 # others have no side of their own.
-_SIDES = {"tensorflow": ("ring_keras.backends.tensorflow.side", "TensorFlowSide")}
+_SIDES = {
+    "jax": ("ring_keras.backends.jax.side", "JaxSide"),
+    "tensorflow": ("ring_keras.backends.tensorflow.side", "TensorFlowSide"),
+}
 
 
 class Side:

@@ -120,7 +120,7 @@ def test_what_needs_tensorflow_says_so(tmp_path: Path, is_initialized: bool) -> 
         print(*{{"tensorflow", "keras"}} & set(sys.modules))
         """,
         tmp_path,
-        KERAS_BACKEND="jax",
+        KERAS_BACKEND="numpy",
     )
 
     *messages, loaded = lines
@@ -128,7 +128,7 @@ def test_what_needs_tensorflow_says_so(tmp_path: Path, is_initialized: bool) -> 
     for message, said in zip(messages, _NEED_TENSORFLOW.values(), strict=False):
         assert message.startswith(f"[RK137] {said}")
         assert (
-            "needs TensorFlow, and Keras's back end in this process is jax (by "
+            "needs TensorFlow, and Keras's back end in this process is numpy (by "
             "KERAS_BACKEND). Set KERAS_BACKEND=tensorflow before" in message
         )
     assert len(messages) == len(_NEED_TENSORFLOW)
@@ -176,7 +176,7 @@ def test_tensorflow_beside_another_back_end_changes_nothing(tmp_path: Path) -> N
                 print(repr(ring.errors.from_tensorflow(error)))
         """,
         tmp_path,
-        KERAS_BACKEND="jax",
+        KERAS_BACKEND="numpy",
     )
 
     assert lines == ["[1] False", "False", "RK137", "PeerLostError('gone')"]

@@ -2,83 +2,40 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from ring_keras import _native
+from ring_keras.backends.common.buckets import buckets_of
+from ring_keras.backends.common.reducer import Reducer
+from ring_keras.backends.common.step import Step
 from ring_keras.backends.torch.arrays import array_of
-from ring_keras.backends.torch.buckets import buckets_of, plan_of
-from ring_keras.backends.torch.step import Step
 from ring_keras.errors import RingKerasError
-from ring_keras.job.job import PerJob, current_job
-from ring_keras.job.process_set import ProcessSet
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["Options", "Reducer"]
-
-# Optimizers have numbers, in the order in which they first reduce: of two with
-# gradients of the same shapes each meets its own.
-_numbers: PerJob[Iterator[int]] = PerJob(itertools.count)
+__all__ = ["TorchReducer"]
 
 
-@dataclass(frozen=True)
-class Options:
-    """See `DistributedOptimizer`, whose arguments these are."""
+class TorchReducer(Reducer):
+    """In place, in the memory of gradients."""
 
-    op: ReduceOp
-    process_set: ProcessSet
-    bucket_size_bytes: int | None
-    wire_dtype: str | None
-
-
-class Reducer:
-    """Reduces the gradients of one optimizer.
-
-    Args:
-        options: How.
-    """
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._job: Any = None
-        self._number = 0
-        # With the variables, so that no others get their ids.
-        self._plans: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}
-
-    def reduce(
+    def reduce(  # noqa: D102  As in Reducer.
         self, gradients: Sequence[Any], variables: Sequence[Any], step: Step
     ) -> list[torch.Tensor]:
-        """The reduced gradients, bitwise equal on every rank; collective.
-
-        Args:
-            gradients: Dense, in host memory, one for each variable. What is a
-                variable's own `grad` is overwritten.
-            variables: Keras's, the same on every rank, in the same order.
-            step: In which they are applied.
-
-        Raises:
-            RankMismatchError: On every rank, if ranks train other variables, or one has
-                failed.
-            PeerLostError: If a rank has died or left.
-            RingKerasError: If a gradient is not in host memory.
-        """
-        self._take_up_job()
+        name = self.begin()
         tensors = [
             _reducible(gradient, variable)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
-        op = step.op(self._options.op)
-        plan = self._plan_of(tensors, variables, op)
+        op = step.op(self.options.op)
+        plan = self.plan(tensors, variables, op)
         buckets = [
             bucket
             for bucket_of_any in buckets_of(
-                tensors, limit=self._options.bucket_size_bytes
+                tensors, limit=self.options.bucket_size_bytes
             )
             for bucket in _by_dtype(bucket_of_any)
         ]
@@ -91,10 +48,10 @@ class Reducer:
                     arrays,
                     arrays,
                     op.value,
-                    f"keras/{self._number}/{number}",
-                    self._options.process_set.communicator_id(),
+                    f"{name}/{number}",
+                    self.options.process_set.communicator_id(),
                     weight=step.weight if op is ReduceOp.AVERAGE else 1.0,
-                    wire_dtype=self._options.wire_dtype if is_float32 else None,
+                    wire_dtype=self.options.wire_dtype if is_float32 else None,
                     # What a rank that fails gives up, whose next bucket would else
                     # meet the others' of the step before.
                     step="continues" if number else "begins",
@@ -105,66 +62,35 @@ class Reducer:
             operation.wait()
         return tensors
 
-    def share(self, step: Step) -> float:
-        """This rank's part of all ranks' weights, times their number; collective.
-
-        For gradients that are added up over several steps, whose ranks may have other
-        numbers of examples in each.
-        """
-        if self._options.op is not ReduceOp.AVERAGE or step.adds_up:
-            return 1.0
-        self._take_up_job()
+    def share(self, step: Step) -> float | None:  # noqa: D102  As in Reducer.
+        if self.counts_alike(step):
+            return None
         weight = np.array([step.weight])
         total = np.empty(1)
-        _native.start_allreduce(
-            [weight],
-            [total],
-            ReduceOp.SUM.value,
-            f"keras/{self._number}/weight",
-            self._options.process_set.communicator_id(),
-            step="begins",
-        ).wait()
-        size = self._options.process_set.size()
+        self._reduce_one(weight, total, ReduceOp.SUM, "weight")
+        size = self.options.process_set.size()
         return float(step.weight * size / total[0]) if total[0] else 0.0
 
-    def any_rank(self, here: bool) -> bool:
-        """Whether it is so on a rank, as that a gradient has overflowed; collective."""
-        self._take_up_job()
-        flag = np.array([here], np.int32)
+    def any_rank(self, here: Any) -> torch.Tensor:  # noqa: D102  As in Reducer.
+        flag = np.array([bool(here)], np.int32)
+        self._reduce_one(flag, flag, ReduceOp.MAX, "any")
+        return torch.tensor(bool(flag[0]))
+
+    def _reduce_one(
+        self,
+        value: np.ndarray[Any, Any],
+        result: np.ndarray[Any, Any],
+        op: ReduceOp,
+        what: str,
+    ) -> None:
         _native.start_allreduce(
-            [flag],
-            [flag],
-            ReduceOp.MAX.value,
-            f"keras/{self._number}/any",
-            self._options.process_set.communicator_id(),
+            [value],
+            [result],
+            op.value,
+            f"{self.begin()}/{what}",
+            self.options.process_set.communicator_id(),
             step="begins",
         ).wait()
-        return bool(flag[0])
-
-    def _take_up_job(self) -> None:
-        job = current_job()
-        if job is not self._job:
-            self._job = job
-            self._number = next(_numbers.of(job))
-            self._plans.clear()
-
-    def _plan_of(
-        self, tensors: Sequence[torch.Tensor], variables: Sequence[Any], op: ReduceOp
-    ) -> int:
-        """A number that the ranks have in common if they mean the same gradients."""
-        key = (op, *map(id, variables), *(tensor.dtype for tensor in tensors))
-        if key not in self._plans:
-            lines = [
-                f"{_name_of(variable)} {tensor.dtype} {list(tensor.shape)}"
-                for variable, tensor in zip(variables, tensors, strict=True)
-            ]
-            self._plans[key] = plan_of([*lines, str(op)]), list(variables)
-        return self._plans[key][0]
-
-
-def _name_of(variable: Any) -> str:
-    """Without the numbers that Keras gives to the second layer of a name, and later."""
-    return re.sub(r"_\d+(?=/|$)", "", str(variable.path))
 
 
 def _reducible(gradient: torch.Tensor, variable: Any) -> torch.Tensor:

@@ -1,226 +1,25 @@
-"""Where an optimizer of Keras reduces: after accumulation, before clipping."""
+"""What an optimizer's hook is on torch, where steps may be compiled by it."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
-
 import keras
 import torch
-from absl import logging
 
-from ring_keras import keras_internals as internals
+from ring_keras.backends.common.hook import GradientHook
 from ring_keras.backends.torch.buffers import take_first_ranks_buffers
-from ring_keras.backends.torch.gradients import Options, Reducer
-from ring_keras.backends.torch.step import current_step
-from ring_keras.job.job import current_job
-from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
-from ring_keras.states.begun_accumulation import keep_own_accumulated
-from ring_keras.states.common_layers import agree_on_layers
-from ring_keras.states.first_ranks import take_first_ranks
-from ring_keras.states.weight_digests import all_digests, differing, variable_name
+from ring_keras.backends.torch.gradients import TorchReducer
 
-__all__ = [
-    "GradientHook",
-    "common_state",
-    "common_weights",
-    "hooks_of",
-    "process_set_of",
-    "training_on_batch",
-]
+__all__ = ["TorchHook"]
 
 
-class GradientHook:
-    """Replaces two methods of one optimizer.
+class TorchHook(GradientHook):
+    """Runs as Python does, between what torch compiles."""
 
-    Args:
-        optimizer: That updates weights itself.
-        options: How it reduces.
-    """
+    reducer = TorchReducer
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, options: Options) -> None:
-        self.options = options
-        # The optimizer has the hook.
-        self._optimizer = weakref.ref(optimizer)
-        self._reducer = Reducer(options)
-        self._variables: list[Any] | None = None
-        # Of which job, and variables by their ids: kept, so that no others get these.
-        self._alike: tuple[Any, dict[int, Any]] = None, {}
+    finite_everywhere = torch.compiler.disable(GradientHook.finite_everywhere)
+    _apply = torch.compiler.disable(GradientHook._apply)
 
-    def _own(self) -> Any:
-        optimizer = self._optimizer()
-        assert optimizer is not None  # It has this.
-        return optimizer
-
-    @classmethod
-    def of(cls, optimizer: keras.optimizers.Optimizer) -> GradientHook | None:
-        """That of this very optimizer."""
-        method = internals.replacement(optimizer, internals.BACKEND_APPLY_GRADIENTS)
-        found = getattr(method, "__self__", None)
-        # A copy of the optimizer has the original's.
-        is_own = isinstance(found, cls) and found._optimizer() is optimizer
-        return found if is_own else None
-
-    def install(self) -> None:
-        """Keras calls it from now on."""
-        optimizer = self._own()
-        internals.replace(optimizer, internals.BACKEND_APPLY_GRADIENTS, self._apply)
-        internals.replace(optimizer, internals.CLIP_GRADIENTS, self._clip)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def finite_everywhere(self, finite: Any) -> Any:
-        """Whether a loss-scaled step is an update: as one process would decide it.
-
-        Args:
-            finite: Whether this rank's gradients are.
-        """
-        if not has_peers(self.options.process_set):
-            return finite
-        overflows = self._reducer.any_rank(not bool(finite))
-        return torch.tensor(not overflows)
-
-    def described(self) -> str:
-        """The same on ranks that train together."""
-        optimizer = self._own()
-        options = self.options
-        return (
-            f"{type(optimizer).__name__}, op={options.op}, "
-            f"bucket_size_bytes={options.bucket_size_bytes}, "
-            f"{options.wire_dtype or 'not compressed'}, "
-            f"accumulating {optimizer.gradient_accumulation_steps} steps"
-        )
-
-    def begun_alike(self, variables: Sequence[Any]) -> None:
-        """The ranks have the same values of these, and need not compare them."""
-        job, known = self._known()
-        self._alike = job, known | {id(variable): variable for variable in variables}
-
-    def _known(self) -> tuple[Any, dict[int, Any]]:
-        job, known = self._alike
-        now = current_job()
-        return (job, known) if job is now else (now, {})
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _apply(self, gradients: list[Any], variables: list[Any]) -> None:
-        optimizer = self._own()
-        apply = getattr(type(optimizer), internals.BACKEND_APPLY_GRADIENTS)
-        if not has_peers(self.options.process_set):
-            apply(optimizer, gradients, variables)
-            return
-        self._begin_alike(variables)
-        if optimizer.gradient_accumulation_steps:
-            share = self._reducer.share(current_step())
-            if share != 1.0:
-                gradients = [gradient * share for gradient in gradients]
-        self._variables = variables
-        try:
-            apply(optimizer, gradients, variables)
-        finally:
-            self._variables = None
-
-    def _clip(self, gradients: list[Any]) -> list[Any]:
-        optimizer = self._own()
-        if self._variables is not None:
-            step = current_step()
-            if optimizer.gradient_accumulation_steps:
-                step = step.counted()
-            gradients = self._reducer.reduce(gradients, self._variables, step)
-        clip = getattr(type(optimizer), internals.CLIP_GRADIENTS)
-        clipped: list[Any] = clip(optimizer, gradients)
-        return clipped
-
-    def _begin_alike(self, variables: Sequence[Any]) -> None:
-        """In a loop of one's own: all ranks take the first one's, if they differ."""
-        _, known = self._known()
-        if all(id(variable) in known for variable in variables):
-            return
-        process_set = self.options.process_set
-        optimizer = self._own()
-        model = model_under_way()
-        weights = variables if model is None else common_weights(model)
-        if model is not None:
-            keep_own_accumulated(model, 0, "keras/accumulated", process_set)
-        state = [*weights, *common_state([optimizer])]
-        digests = all_digests(state, "keras/start", process_set)
-        changing = differing(state, digests)
-        if changing:
-            if process_set.rank() == 0:
-                logging.warning(
-                    "ring_keras: [RK328] before the first step the ranks' variables "
-                    "differed: '%s'%s. All ranks have taken rank %d's. The gradients "
-                    "of this one step are those at the old values.",
-                    variable_name(changing[0]),
-                    f" and {len(changing) - 1} more" if len(changing) > 1 else "",
-                    process_set.ranks[0],
-                )
-            take_first_ranks(changing, "keras/start", process_set)
-        if model is not None:
-            take_first_ranks_buffers(model, process_set)
-            agree_on_layers(model, lambda _: False, "keras/layers", process_set)
-        self.begun_alike(variables)
-
-
-class _UnderWay(threading.local):
-    model: keras.Model | None = None
-
-
-_under_way = _UnderWay()
-
-
-def model_under_way() -> keras.Model | None:
-    """That whose `train_on_batch` runs in this thread."""
-    return _under_way.model
-
-
-@contextlib.contextmanager
-def training_on_batch(model: keras.Model) -> Iterator[None]:
-    """Its `train_on_batch` runs inside."""
-    before, _under_way.model = _under_way.model, model
-    try:
-        yield
-    finally:
-        _under_way.model = before
-
-
-def common_weights(model: keras.Model) -> list[Any]:
-    """Those of a model that all ranks have the same of.
-
-    The states of recurrent layers with `stateful=True` belong to the samples that the
-    rank has seen last.
-    """
-    of_samples = {id(variable) for variable in internals.recurrent_states(model)}
-    return [variable for variable in model.weights if id(variable) not in of_samples]
-
-
-def common_state(optimizers: Iterable[keras.optimizers.Optimizer]) -> list[Any]:
-    """What all ranks have the same of: not the gradients that each adds up."""
-    optimizers = list(optimizers)
-    own = {id(one) for one in internals.accumulators(optimizers)}
-    return [
-        variable
-        for optimizer in optimizers
-        for variable in optimizer.variables
-        if id(variable) not in own
-    ]
-
-
-def hooks_of(model: keras.Model) -> list[GradientHook]:
-    """Those of a model's optimizers, and of optimizers inside of these."""
-    waiting = list(internals.optimizers_of(model))
-    found = []
-    for optimizer in waiting:
-        hook = GradientHook.of(optimizer)
-        if hook is not None:
-            found.append(hook)
-        waiting += internals.inner_optimizers(optimizer)
-    return found
-
-
-def process_set_of(model: keras.Model) -> ProcessSet:
-    """The ranks that train this model together."""
-    return next(
-        (hook.options.process_set for hook in hooks_of(model)), global_process_set
-    )
+    def take_modules_state(self, model: keras.Model) -> None:
+        """Buffers of the modules in `TorchModuleWrapper`."""
+        take_first_ranks_buffers(model, self.options.process_set)

@@ -1,325 +1,51 @@
-"""One `fit` of several ranks: what they do together, and when."""
+"""A `fit` on torch: its steps, and the modules of torch in a model."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import torch
-from absl import logging
 
-from ring_keras import keras_internals as internals
+from ring_keras.backends.common.ranks_fit import RanksFit
+from ring_keras.backends.common.step import step_of
 from ring_keras.backends.torch.buffers import (
     average_buffers,
     own_random_state,
     take_first_ranks_buffers,
 )
-from ring_keras.backends.torch.hook import (
-    GradientHook,
-    common_state,
-    common_weights,
-    hooks_of,
-)
-from ring_keras.backends.torch.step import step_of
-from ring_keras.errors import RankMismatchError, RingKerasError
-from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.states.array_digest import array_digest
-from ring_keras.states.begun_accumulation import keep_own_accumulated
-from ring_keras.states.common_layers import agree_on_layers
-from ring_keras.states.equal_weights import require_equal
-from ring_keras.states.first_ranks import take_first_ranks
-from ring_keras.states.layer_state import agree_on_state, warn_of_averages
-from ring_keras.states.metric_state import result_of_all_ranks
-from ring_keras.states.moving_moments import average_moments
-from ring_keras.states.weight_digests import all_digests
-from ring_keras.training.batch_losses import warn_of_batch_losses
-from ring_keras.training.calls_under_way import require_all_there
-from ring_keras.training.common_values import (
-    class_weight_in_words,
-    require_common_epoch,
-    require_common_values,
-)
-from ring_keras.training.epoch_agreement import EpochAgreement
-from ring_keras.values.objects import allgather_object
 
-__all__ = ["RanksFit"]
-
-# By the model's id: the `fit` that trains it. Keras would save an attribute.
-_under_way: weakref.WeakValueDictionary[int, RanksFit] = weakref.WeakValueDictionary()
+__all__ = ["TorchFit"]
 
 
-class RanksFit(keras.callbacks.Callback):
-    """The callback behind the program's own, and a context around `fit`.
-
-    Args:
-        model: That is trained.
-        process_set: The ranks that train it.
-        given: The arguments of `fit`.
-    """
+class TorchFit(RanksFit):
+    """See `RanksFit`."""
 
     def __init__(
         self, model: keras.Model, process_set: ProcessSet, given: Mapping[str, Any]
     ) -> None:
-        super().__init__()
-        self._trained = model
-        self._process_set = process_set
-        self._given = given
-        self._agreement = EpochAgreement(model, process_set, lambda: False)
-        self._evaluates: list[bool] = []
-        self._reports_all = True
-        self._has_same_data = False
-        self._epochs = 0
-        self._steps = 0
-        self._said: set[str] = set()
-        self._logs: Any = {}
-        # Keras calls callbacks for a batch after which another rank has stopped.
-        self._is_skipping = False
+        super().__init__(model, process_set, given)
         self._random: torch.Tensor | None = None
-        self._train_function: Callable[[Any], Any] | None = None
 
-    @classmethod
-    def of(cls, model: keras.Model) -> RanksFit | None:
-        """The one that is under way."""
-        return _under_way.get(id(model))
+    def take_modules_state(self) -> None:
+        """Buffers, and from what this rank's modules draw."""
+        take_first_ranks_buffers(self._trained, self._process_set)
+        self._random = own_random_state(self._trained, self._process_set)
 
-    @classmethod
-    @contextlib.contextmanager
-    def around_another(cls, model: keras.Model) -> Iterator[None]:
-        """What a callback of a `fit` trains inside is none of that one's steps."""
-        outer = cls.of(model)
-        if outer is None:
-            yield
-            return
-        if outer._is_skipping:
-            raise RingKerasError(
-                "[RK660] a callback of fit() trains after a batch that was none, as "
-                "another rank has set model.stop_training, and does not train here. "
-                "With Keras's back end torch train in on_epoch_end, or stop on all "
-                "ranks."
-            )
-        outer._leave_model()
-        try:
-            yield
-        finally:
-            outer._take_model()
-
-    def __enter__(self) -> RanksFit:
-        """Keras reports epochs to it."""
-        self._refuse_what_is_not_there()
-        self._take_model()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """The model is as it was."""
-        self._leave_model()
-        # Keras keeps it, and the next `fit` would begin there, too.
-        internals.set_initial_epoch(self._trained, None)
-
-    def _take_model(self) -> None:
-        _under_way[id(self._trained)] = self
-        internals.replace(self._trained, internals.METRICS_RESULT, self._report)
-        if self._train_function is not None:
-            internals.set_train_function(self._trained, self._step)
-
-    def _leave_model(self) -> None:
-        _under_way.pop(id(self._trained), None)
-        internals.restore(self._trained, internals.METRICS_RESULT)
-        # A program may have compiled the model anew.
-        if self._trained.train_function == self._step:
-            internals.set_train_function(self._trained, self._train_function)
-
-    def _refuse_what_is_not_there(self) -> None:
-        if current_job().config.check_reductions:
-            raise RingKerasError(
-                "[RK660] RING_KERAS_CHECK_REDUCTIONS=1 is not there yet with Keras's "
-                "back end torch. Unset it, or set KERAS_BACKEND=tensorflow."
-            )
-        for variable in self._trained.weights:
-            if internals.overwrites_with_gradient(variable):
-                raise RingKerasError(
-                    f"[RK660] '{variable.path}' is overwritten with its gradient, as "
-                    "float8 layers have it. That is not there yet with Keras's back "
-                    "end torch: set KERAS_BACKEND=tensorflow."
-                )
-
-    @contextlib.contextmanager
-    def evaluating(self, *, validates: bool) -> Iterator[None]:
-        """In it `evaluate` runs.
-
-        Args:
-            validates: Whether `fit` has called it.
-        """
-        self._evaluates.append(validates)
-        try:
-            yield
-        finally:
-            self._evaluates.pop()
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """All callbacks have begun, and may have restored a backup."""
-        require_all_there(self._process_set)
-        self._require_common_calls()
-        warn_of_batch_losses(self._trained)
-        self._take_first_ranks_state()
-        self._take_train_function()
-
-    def _take_train_function(self) -> None:
-        self._train_function = internals.train_function(self._trained)
-        internals.set_train_function(self._trained, self._step)
-
-    def on_train_batch_begin(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """A callback may have made another train function."""
-        if self._trained.train_function != self._step:
-            self._take_train_function()
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Steps are counted from here."""
-        self._logs = {}
-        self._agreement.begin_epoch()
-        require_all_there(self._process_set)
-        # Before the first one, callbacks may have set them on one rank.
-        optimizers = [
-            optimizer
-            for optimizer in internals.innermost_optimizers(self._trained)
-            if self._epochs and GradientHook.of(optimizer) is not None
-        ]
-        require_common_epoch(epoch, optimizers, self._process_set)
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """All callbacks have decided whether to stop."""
-        require_all_there(self._process_set)
-        self._agreement.agree_to_stop()
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Something may have begun to train alone later."""
-        if self._epochs > 1:
-            require_all_there(self._process_set)
-            self._require_one_model("at the end of fit()")
-
-    def _require_common_calls(self) -> None:
-        model, given = self._trained, self._given
-        validates = given["validation_data"] is not None or bool(
-            given["validation_split"]
-        )
-        compared = [
-            ("epochs", given["epochs"], "epochs of fit()"),
-            (
-                "steps per epoch",
-                self.params.get("steps"),
-                "number of batches: the same batch size, and data divided with "
-                "ring_keras.data.shard(), or steps_per_epoch",
-            ),
-            (
-                "values of validation_freq",
-                str(given["validation_freq"]) if validates else None,
-                "validation_freq in fit()",
-            ),
-            (
-                "class weights",
-                class_weight_in_words(given["class_weight"]),
-                "class_weight in fit(), counted in all of the data",
-            ),
-            (
-                "numbers of losses that add up their batch",
-                len(internals.summed_losses(model)),
-                "losses, with the same reduction, in compile()",
-            ),
-            (
-                "shapes of weights",
-                [list(variable.shape) for variable in model.weights],
-                "model",
-            ),
-            (
-                "distributed optimizers",
-                [hook.described() for hook in hooks_of(model)],
-                "optimizers, with the same options",
-            ),
-        ]
-        calls = allgather_object(
-            [
-                validates,
-                array_digest(given["x"]),
-                *(value for _, value, _ in compared),
-            ],
-            name="fit",
-            process_set=self._process_set,
-        )
-        validate, data, *everyones = zip(*calls, strict=True)
-        for (what, _, remedy), values in zip(compared, everyones, strict=True):
-            require_common_values(values, what, remedy, self._process_set)
-        # Each rank shuffles arrays in its own way, so that first batches would differ.
-        self._has_same_data = len(set(data)) == 1 and data[0] is not None
-        if self._has_same_data and self._process_set.rank() == 0:
-            self._warn_of_same_data("fit() got the same arrays")
-        self._reports_all = len(set(validate)) == 1
-        if not self._reports_all and self._process_set.rank() == 0:
-            logging.warning(
-                "ring_keras: [RK502] only ranks %s have validation_data, so each "
-                "rank's metrics, in its History too, are of its own data. Give every "
-                "rank its part, with ring_keras.data.shard().",
-                [
-                    rank
-                    for rank, has in zip(self._process_set.ranks, validate, strict=True)
-                    if has
-                ],
-            )
-
-    def _take_first_ranks_state(self) -> None:
-        """Weights, the optimizers' state, and the epoch that a backup begins with."""
-        model = self._trained
-        optimizers = internals.optimizers_of(model)
-        state = [*common_weights(model), *common_state(optimizers)]
-        unique = list({id(variable): variable for variable in state}.values())
-        shapes = [list(variable.shape) for variable in unique]
-        keep_own_accumulated(model, 0, "fit/accumulated", self._process_set)
-        first, *others = allgather_object(
-            [internals.initial_epoch(model) or 0, shapes],
-            name="fit/state",
-            process_set=self._process_set,
-        )
-        for rank, (_, theirs) in zip(self._process_set.ranks[1:], others, strict=True):
-            if theirs != first[1]:
-                raise RankMismatchError(
-                    "[RK326] fit(): the optimizers' states differ across ranks: rank "
-                    f"{self._process_set.ranks[0]} has {len(first[1])} variables, rank "
-                    f"{rank} {len(theirs)}, or others of other shapes. Give every rank "
-                    "the same model and optimizers."
-                )
-        take_first_ranks(unique, "fit/state", self._process_set)
-        take_first_ranks_buffers(model, self._process_set)
-        self._random = own_random_state(model, self._process_set)
-        if first[0]:
-            internals.set_initial_epoch(model, first[0])
-        for hook in hooks_of(model):
-            hook.begun_alike(model.weights)
-        agree_on_layers(model, lambda _: False, "fit/layers", self._process_set)
+    def average_modules_state(self) -> None:
+        """Buffers."""
+        average_buffers(self._trained, self._process_set)
 
     def _step(self, data: Any) -> Any:
-        """One step, if all ranks take it; what the last one has reported, if not."""
-        if not self._agreement.goes_on():
-            self._is_skipping = True
-            return self._logs
+        """The logs of a step; of the last one, where a rank does not take this one."""
         batch = data[0]
-        if not self._steps and not self._has_same_data:
-            self._compare_first_batches(batch)
-        self._steps += 1
-        assert self._train_function is not None
-        with step_of(self._trained, batch), self._numbers_of_modules():
-            self._logs = self._train_function(data)
-        every = current_job().config.check_steps
-        if every and self._steps % every == 0:
-            require_all_there(self._process_set)
-            self._require_one_model(
-                f"{self._steps} steps after its beginning", of_layers=False
-            )
+        if self._begin_step(batch):
+            assert self._train_function is not None
+            with step_of(self._trained, batch), self._numbers_of_modules():
+                self._logs = self._train_function(data)
         return self._logs
 
     @contextlib.contextmanager
@@ -335,82 +61,3 @@ class RanksFit(keras.callbacks.Callback):
         finally:
             self._random = torch.get_rng_state()
             torch.set_rng_state(before)
-
-    def _compare_first_batches(self, batch: Any) -> None:
-        digest = hashlib.sha256()
-        for leaf in keras.tree.flatten(batch):
-            if leaf is not None:
-                array = np.asarray(keras.ops.convert_to_numpy(leaf))
-                digest.update(f"{array.shape} {array.dtype}".encode())
-                digest.update(np.ascontiguousarray(array).tobytes())
-        require_all_there(self._process_set)
-        digests = allgather_object(
-            digest.hexdigest(), name="fit/first", process_set=self._process_set
-        )
-        if len(set(digests)) == 1 and self._process_set.rank() == 0:
-            self._warn_of_same_data("the first batch was the same")
-
-    def _warn_of_same_data(self, came: str) -> None:
-        logging.warning(
-            "ring_keras: [RK503] each rank should train on its own part of the data, "
-            "but %s on all %d ranks, so an epoch trains on every example %d times. "
-            "Divide arrays before fit(): x, y = ring_keras.data.shard((x, y)); a "
-            "DataLoader by DistributedSampler(dataset, ring_keras.size(), "
-            "ring_keras.rank()).",
-            came,
-            self._process_set.size(),
-            self._process_set.size(),
-        )
-
-    def _report(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Called at the end of an epoch's steps, and of an evaluation's."""
-        if not self._evaluates:
-            self._end_steps()
-        elif not self._evaluates[-1]:
-            return self._local(logs)
-        if not self._reports_all:
-            return self._local(logs)
-        require_all_there(self._process_set)
-        return result_of_all_ranks(self._trained, logs, self._local, self._process_set)
-
-    def _local(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As Keras reports."""
-        local = getattr(type(self._trained), internals.METRICS_RESULT)
-        result: Mapping[str, Any] = local(self._trained, logs)
-        return result
-
-    def _end_steps(self) -> None:
-        self._is_skipping = False
-        self._agreement.end_epoch()
-        require_all_there(self._process_set)
-        average_moments(
-            [
-                layer
-                for layer in internals.batch_normalizations(self._trained)
-                if layer.built and layer.trainable
-            ],
-            self._process_set,
-        )
-        average_buffers(self._trained, self._process_set)
-        self._epochs += 1
-        self._require_one_model("after the first epoch" if self._epochs == 1 else None)
-
-    def _require_one_model(self, when: str | None, *, of_layers: bool = True) -> None:
-        """Gives the ranks one state of layers; compares trained weights at times."""
-        model = self._trained
-        by_optimizer = {id(v) for v in model.trainable_weights}
-        by_optimizer |= {id(v) for v in internals.frozen_weights(model)}
-        common = common_weights(model)
-        # Which steps change on each rank, by its data.
-        state = [v for v in common if of_layers and id(v) not in by_optimizer]
-        trained = [v for v in common if id(v) in by_optimizer] if when else []
-        if not state and not trained:
-            return
-        digests = all_digests([*state, *trained], "fit/weights", self._process_set)
-        averaged = agree_on_state(state, digests[:, : len(state)], self._process_set)
-        new = [name for name in averaged if name not in self._said]
-        self._said.update(new)
-        if new and self._process_set.rank() == 0:
-            warn_of_averages(new)
-        if when:
-            require_equal(trained, digests[:, len(state) :], when, self._process_set)

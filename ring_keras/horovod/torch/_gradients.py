@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ring_keras.backends.torch.buckets import buckets_of, plan_of
+from ring_keras.backends.common.buckets import buckets_of, plan_of
 from ring_keras.errors import RingKerasError
 from ring_keras.horovod._absent import absent
 from ring_keras.horovod.torch._handles import Pending

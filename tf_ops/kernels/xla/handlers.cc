@@ -1,5 +1,6 @@
 #include "tf_ops/kernels/xla/handlers.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -93,8 +94,16 @@ Status Copy(void* to, const void* from, size_t nbytes, const Place& place,
 }
 
 // Numbers that only the running computation knows: all of `buffer`, as many as
-// `values` holds.
+// `values` holds. JAX has none of 64 bits unless it is asked for them.
 Status Read(const ffi::AnyBuffer& buffer, const Place& place, double* values) {
+  if (buffer.element_type() == ffi::DataType::F32) {
+    std::vector<float> narrow(buffer.element_count());
+    RING_KERAS_RETURN_IF_ERROR(Copy(narrow.data(), buffer.untyped_data(),
+                                    buffer.size_bytes(), place,
+                                    cuda::kMemcpyDeviceToHost));
+    std::copy(narrow.begin(), narrow.end(), values);
+    return Status::Ok();
+  }
   return Copy(values, buffer.untyped_data(), buffer.size_bytes(), place,
               cuda::kMemcpyDeviceToHost);
 }

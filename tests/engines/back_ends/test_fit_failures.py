@@ -1,4 +1,4 @@
-"""What a `fit` on the back end torch does where ranks, their data or errors differ."""
+"""What a `fit` on torch or JAX does where ranks, their data or errors differ."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.torch_ranks import ranks
+from support.back_ends import BACK_END, begin, needs_back_end, ranks
 
-torch = pytest.importorskip("torch", reason="`make test-engines`")
+needs_back_end()
 
 pytestmark = pytest.mark.engines
 
 
 def begun(seed=0, **options):
     """The module, and a compiled model with a layer that normalizes batches."""
+    ring = begin()
     import keras
 
-    import ring_keras as ring
-
-    torch.set_num_threads(1)
-    if not ring.is_initialized():
-        ring.init()
     keras.utils.set_random_seed(seed)
     model = keras.Sequential(
         [
@@ -43,6 +39,12 @@ def data_of(rank, rows=24):
     numbers = np.random.default_rng(rank)
     x = numbers.normal(size=(rows, 4)).astype("float32")
     return x, x.sum(1, keepdims=True)
+
+
+def batches_of(x, y):
+    """A generator."""
+    for index in range(len(x) // 6):
+        yield x[6 * index : 6 * index + 6], y[6 * index : 6 * index + 6]
 
 
 def state_of(model):
@@ -99,12 +101,14 @@ def failing_worker(where):
     callback = Fails()
     whole = model.train_step
 
-    def train_step(data):
+    def train_step(*data):
         if fails and where == "train_step" and callback.epoch == 1:
             raise OSError("no disk in train_step")
-        return whole(data)
+        return whole(*data)
 
     model.train_step = train_step
+    # What is compiled fails once at most, as it is traced.
+    model.run_eagerly = where == "train_step"
 
     class Batches(keras.utils.PyDataset):
         def __len__(self):
@@ -151,13 +155,8 @@ def uneven_worker():
     ring, _, model = begun()
     x, y = data_of(ring.rank(), 24 - 6 * ring.rank())
     early = message_of(lambda: model.fit(x, y, batch_size=6, epochs=2, verbose=0))
-    x, y = torch.tensor(x), torch.tensor(y)
 
-    def batches():
-        for index in range(len(x) // 6):
-            yield x[6 * index : 6 * index + 6], y[6 * index : 6 * index + 6]
-
-    late = message_of(lambda: model.fit(batches(), epochs=1, verbose=0))
+    late = message_of(lambda: model.fit(batches_of(x, y), epochs=1, verbose=0))
     return early, late
 
 
@@ -311,7 +310,7 @@ def loop_worker():
     weights = model.trainable_weights
     if ring.rank() == 1:
         weights = [weights[2], weights[1], *weights[3:]]
-    gradients = [keras.ops.ones_like(weight) for weight in weights]
+    gradients = [keras.ops.ones_like(weight.value) for weight in weights]
     differs = message_of(lambda: model.optimizer.apply(gradients, weights))
     alone = message_of(lambda: ring.DistributedOptimizer("sgd", shard_state=True))
     others = message_of(lambda: ring.DistributedOptimizer(model.optimizer, op="sum"))
@@ -329,7 +328,7 @@ def test_a_loop_trains_one_model_and_errors_are_told():
         assert alone == (
             "ValueError",
             "[RK660] ring_keras.DistributedOptimizer(shard_state=True) is not there "
-            "yet with Keras's back end torch. Leave it out, or set "
+            f"yet with Keras's back end {BACK_END}. Leave it out, or set "
             "KERAS_BACKEND=tensorflow.",
         )
         assert others[1].startswith("[RK420]")
@@ -343,8 +342,7 @@ def same_data_worker(kind):
     if kind == "arrays":
         model.fit(x, y, batch_size=6, epochs=2, verbose=0)  # Shuffled by each rank.
         return
-    pairs = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
-    model.fit(torch.utils.data.DataLoader(pairs, batch_size=6), verbose=0)
+    model.fit(batches_of(x, y), verbose=0)
 
 
 @pytest.mark.parametrize("kind", ["arrays", "batches"])

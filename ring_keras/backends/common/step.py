@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
+from ring_keras.config import keras_backend
 from ring_keras.errors import RingKerasError
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -23,11 +24,11 @@ class Step:
 
     Attributes:
         weight: What this rank's loss has been divided by, up to a factor common to all
-            ranks, such as its number of examples.
+            ranks, such as its number of examples. A number, or an array of one.
         adds_up: Whether the loss is a sum over the batch, and is divided by nothing.
     """
 
-    weight: float = 1.0
+    weight: Any = 1.0
     adds_up: bool = False
 
     def counted(self) -> Step:
@@ -75,27 +76,34 @@ def step_of(model: keras.Model, batch: Any) -> contextlib.AbstractContextManager
             raise RingKerasError(
                 f"[RK603] A loss of model '{model.name}' adds up its batch "
                 "(reduction='sum' or None), and another one, or a regularizer, does "
-                "not. With Keras's back end torch the gradients of both cannot be "
-                "those of one process: use one reduction for all."
+                f"not. With Keras's back end {keras_backend().name} the gradients of "
+                "both cannot be those of one process: use one reduction for all."
             )
         return _taken(Step(adds_up=True))
     return _taken(Step(_weight_of(model, batch)))
 
 
-def _weight_of(model: keras.Model, batch: Any) -> float:
+def _weight_of(model: keras.Model, batch: Any) -> Any:
     if internals.loss_divides_by_sample_weight(model):
         _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
         if len(weights) == 1 and len(internals.compiled_losses(model)) == 1:
-            return float(keras.ops.convert_to_numpy(weights[0]).astype("float64").sum())
+            return _total(weights[0])
         if weights:
             raise RingKerasError(
                 f"[RK603] Model '{model.name}' has several losses or sample weights, "
                 "and one with reduction='mean_with_sample_weight'. With Keras's back "
-                "end torch ranks cannot be weighted by more than one sum: use the "
-                "default reduction."
+                f"end {keras_backend().name} ranks cannot be weighted by more than one "
+                "sum: use the default reduction."
             )
     return float(example_count(batch))
+
+
+def _total(weights: Any) -> Any:
+    """Their sum: a number; an array of JAX while a step is traced."""
+    if keras_backend().name == "jax":
+        return keras.ops.sum(weights)
+    return float(keras.ops.convert_to_numpy(weights).astype("float64").sum())
 
 
 def example_count(batch: Any) -> int:

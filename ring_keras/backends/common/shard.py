@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import keras
 
-from ring_keras.backends.torch.fit import note_divided
+from ring_keras.backends.common.fit import note_divided
+from ring_keras.config import keras_backend
 from ring_keras.data.agreement import seen_alike
 from ring_keras.data.shard_arrays import as_arrays, sample_of, shard_arrays
 from ring_keras.job.process_set import ProcessSet, global_process_set
@@ -23,7 +24,7 @@ def shard(
     remainder: str = "drop",
     process_set: ProcessSet | None = None,
 ) -> _Data:
-    """Returns this rank's rows, with Keras's back end torch.
+    """Returns this rank's rows, with Keras's back ends torch and JAX.
 
     Rank r of n gets rows r, r + n, r + 2n and so on. Every rank of the process set must
     call it: the ranks check that they split the same rows in the same order.
@@ -48,7 +49,8 @@ def shard(
     if remainder not in ("drop", "keep"):
         raise ValueError(
             "[RK660] ring_keras.data.shard takes remainder='drop' or 'keep' with "
-            f"Keras's back end torch. Received: remainder={remainder!r}"
+            f"Keras's back end {keras_backend().name}. "
+            f"Received: remainder={remainder!r}"
         )
     rows: list[Any] = []
 

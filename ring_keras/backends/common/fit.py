@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import torch
 from absl import logging
 
 from ring_keras import _native
+from ring_keras import keras_internals as internals
 from ring_keras._causes import in_one_line
-from ring_keras.backends.torch.hook import (
+from ring_keras.backends.common.framework import framework
+from ring_keras.backends.common.hook import (
     GradientHook,
     hooks_of,
     process_set_of,
     training_on_batch,
 )
-from ring_keras.backends.torch.ranks_fit import RanksFit
-from ring_keras.config import threads_of_rank
+from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
@@ -49,13 +49,11 @@ _divided: PerJob[dict[str, bool]] = PerJob(dict)
 @functools.cache
 def prepare_fits() -> None:
     """From now on, each call of a model that has a distributed optimizer."""
+    internals.require_names_of_back_end()
+    framework().prepare()
     keras.Model.fit = _of_all_ranks(keras.Model.fit)
     keras.Model.evaluate = _in_fit(keras.Model.evaluate)
     keras.Model.train_on_batch = _beside_fit(keras.Model.train_on_batch)
-    threads = threads_of_rank()
-    if threads is not None:
-        # torch would start one for each core of the host, on each rank.
-        torch.set_num_threads(min(threads, torch.get_num_threads()))
     scaling = keras.optimizers.LossScaleOptimizer
     scaling.check_finite = _of_all_gradients(scaling.check_finite)
 
@@ -80,7 +78,7 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
             begin_together(process_set)
             with (
                 RanksFit.around_another(model),
-                RanksFit(model, process_set, given) as ranks_fit,
+                framework().fit(model, process_set, given) as ranks_fit,
                 _callbacks_of(given["callbacks"], ranks_fit, process_set) as listed,
             ):
                 given["callbacks"] = listed
@@ -99,9 +97,14 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _ranks_of(model: keras.Model) -> ProcessSet | None:
-    """Those that train it together, this one among them; None if it trains alone."""
-    if not is_initialized() or not hooks_of(model):
+    """Those that train it together, this one among them; None if it trains alone.
+
+    Raises:
+        NotInitializedError: If it has a distributed optimizer, and there is no job.
+    """
+    if not hooks_of(model):
         return None
+    current_job()  # Its first step would raise, and leave no weights on JAX.
     process_set = process_set_of(model)
     return process_set if has_peers(process_set) and process_set.included() else None
 
@@ -206,6 +209,7 @@ def _beside_fit(method: Callable[..., Any]) -> Callable[..., Any]:
         if _ranks_of(model) is None:
             return method(model, *args, **kwargs)
         with RanksFit.around_another(model), training_on_batch(model):
+            framework().fit.begin_on_batch(model, *args, **kwargs)
             return method(model, *args, **kwargs)
 
     return train_on_batch

@@ -18,7 +18,7 @@ def broadcast_variables(
     name: str = "broadcast_variables",
     process_set: ProcessSet | None = None,
 ) -> None:
-    """Assigns the root's values on all ranks, with Keras's back end torch.
+    """Assigns the root's values on all ranks, with Keras's back ends torch and JAX.
 
     Args:
         variables: Of Keras, such as `model.weights` or `optimizer.variables`: of the

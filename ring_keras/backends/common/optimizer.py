@@ -7,9 +7,11 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.backends.torch.fit import prepare_fits
-from ring_keras.backends.torch.gradients import Options
-from ring_keras.backends.torch.hook import GradientHook
+from ring_keras.backends.common.fit import prepare_fits
+from ring_keras.backends.common.framework import framework
+from ring_keras.backends.common.hook import GradientHook
+from ring_keras.backends.common.reducer import Options
+from ring_keras.config import keras_backend
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
@@ -41,13 +43,13 @@ def DistributedOptimizer(  # noqa: N802  Named as on the back end TensorFlow.
     compression: Compression | str = Compression.none,
     **others: Any,
 ) -> keras.optimizers.Optimizer:
-    """Makes an optimizer apply the average of all ranks' gradients, on torch.
+    """Makes an optimizer apply the average of all ranks' gradients, on torch and JAX.
 
     As `ring_keras.DistributedOptimizer` on the back end TensorFlow, with fewer
     arguments. The optimizer stays the same object, of the same class. Gradients are
     reduced once per weight update, after gradient accumulation and before clipping.
 
-    `fit` does the rest by itself: see docs/keras.md, "Training on torch".
+    `fit` does the rest by itself: see docs/keras.md, "Training on torch and JAX".
 
     Args:
         optimizer: A Keras optimizer, or the name of one.
@@ -65,7 +67,7 @@ def DistributedOptimizer(  # noqa: N802  Named as on the back end TensorFlow.
         `optimizer`.
 
     Raises:
-        ValueError: If an argument is wrong, or not there on torch.
+        ValueError: If an argument is wrong, or not there on this back end.
         TypeError: If there is no such argument.
     """
     optimizer = keras.optimizers.get(optimizer)
@@ -88,13 +90,13 @@ def DistributedOptimizer(  # noqa: N802  Named as on the back end TensorFlow.
         return optimizer
     if internals.is_wrapper(optimizer):
         raise ValueError(
-            "[RK660] With Keras's back end torch ring_keras.DistributedOptimizer takes "
-            "an optimizer that updates weights itself. Give it the optimizer within. "
+            f"[RK660] With Keras's back end {keras_backend().name} "
+            "ring_keras.DistributedOptimizer takes an optimizer that updates weights "
+            "itself. Give it the optimizer within. "
             f"Received: {type(optimizer).__name__}"
         )
-    internals.require_torch_names()
-    GradientHook(optimizer, options).install()
     prepare_fits()
+    framework().hook(optimizer, options).install()
     return optimizer
 
 
@@ -108,8 +110,8 @@ def _refuse(others: dict[str, Any]) -> None:
         if value is not default and value != default:
             raise ValueError(
                 f"[RK660] ring_keras.DistributedOptimizer({name}={value!r}) is not "
-                "there yet with Keras's back end torch. Leave it out, or set "
-                "KERAS_BACKEND=tensorflow."
+                f"there yet with Keras's back end {keras_backend().name}. Leave it "
+                "out, or set KERAS_BACKEND=tensorflow."
             )
 
 
@@ -120,7 +122,8 @@ def _op(op: ReduceOp | str) -> ReduceOp:
         read = None
     if read not in (ReduceOp.AVERAGE, ReduceOp.SUM):
         raise ValueError(
-            "[RK660] With Keras's back end torch ring_keras.DistributedOptimizer takes "
+            f"[RK660] With Keras's back end {keras_backend().name} "
+            "ring_keras.DistributedOptimizer takes "
             f"op=ring_keras.Average or ring_keras.Sum. Received: op={op!r}"
         )
     return read
@@ -130,7 +133,8 @@ def _wire_dtype(compression: Any) -> str | None:
     names = {"none": None, "bf16": "bfloat16", "fp16": "float16"}
     if str(compression) not in names:
         raise ValueError(
-            "[RK660] With Keras's back end torch ring_keras.DistributedOptimizer takes "
+            f"[RK660] With Keras's back end {keras_backend().name} "
+            "ring_keras.DistributedOptimizer takes "
             "compression='none', 'bf16' or 'fp16'. "
             f"Received: compression={compression!r}"
         )

@@ -1,20 +1,19 @@
-"""Which gradients of PyTorch travel together."""
+"""Which gradients travel together."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
-
-import torch
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from ring_keras.job.job import current_job
 
 __all__ = ["buckets_of", "plan_of"]
 
-_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
+_Tensor = TypeVar("_Tensor")
 
-# As for Keras's models; the first one is small, so that something travels soon.
+# As on the back end TensorFlow; the first one is small, so that something travels soon.
 _BYTES = 16 << 20
 _FIRST_BYTES = 1 << 20
 
@@ -23,6 +22,7 @@ def buckets_of(
     parameters: Sequence[_Tensor],
     groups: Iterable[Sequence[_Tensor]] = (),
     limit: int | None = None,
+    nbytes_of: Callable[[Any], int] = operator.attrgetter("nbytes"),
 ) -> list[list[_Tensor]]:
     """Each of `groups`, and the others by size, as backward comes to their gradients.
 
@@ -30,6 +30,7 @@ def buckets_of(
         parameters: All of them, in the order in which the model uses them.
         groups: Those that travel together, whatever their size.
         limit: The size of a bucket, in bytes. None: what the job has.
+        nbytes_of: How large one of them is.
     """
     buckets = [list(group) for group in groups]
     grouped = {id(parameter) for bucket in buckets for parameter in bucket}
@@ -43,7 +44,7 @@ def buckets_of(
     for parameter in reversed(parameters):
         if id(parameter) in grouped:
             continue
-        nbytes = parameter.numel() * parameter.element_size()
+        nbytes = nbytes_of(parameter)
         if bucket and nbytes > room:
             buckets.append(bucket)
             bucket, room = [], limit

@@ -1,4 +1,4 @@
-"""Training beside a `fit` on the back end torch, and what callbacks do in one."""
+"""Training beside a `fit` on torch or JAX, and what callbacks do in one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines.torch.test_keras_fit_failures import (
+from engines.back_ends.test_fit_failures import (
     assert_equal_on_all,
     begun,
     data_of,
@@ -14,9 +14,9 @@ from engines.torch.test_keras_fit_failures import (
     ring_rank,
     state_of,
 )
-from support.torch_ranks import ranks
+from support.back_ends import begin, needs_back_end, ranks
 
-torch = pytest.importorskip("torch", reason="`make test-engines`")
+needs_back_end()
 
 pytestmark = pytest.mark.engines
 
@@ -63,12 +63,9 @@ def test_callbacks_may_train_and_evaluate():
 
 def whole_model_worker():
     """A frozen layer, and one with constants, that only the first rank knows."""
+    ring = begin()
     import keras
 
-    import ring_keras as ring
-
-    torch.set_num_threads(1)
-    ring.init()
     keras.utils.set_random_seed(ring.rank())
     x, y = data_of(ring.rank())
     normal = keras.layers.Normalization()
@@ -95,67 +92,6 @@ def test_all_begin_with_the_whole_model_of_the_first():
             np.testing.assert_array_equal(found[0][1], found[1][1])
         else:
             assert_equal_on_all([one[place] for one in found])
-
-
-def wrapped_worker():
-    """Modules of torch, with statistics and generators that Keras does not know."""
-    import keras
-
-    import ring_keras as ring
-
-    torch.set_num_threads(1)
-    ring.init()
-    keras.utils.set_random_seed(1)
-    x, y = data_of(ring.rank(), 16)
-    norm = torch.nn.BatchNorm1d(4, momentum=None)  # Means over all batches.
-    dropout = torch.nn.Dropout(0.5)
-    drawn = []
-    dropout.register_forward_hook(
-        lambda module, given, made: drawn.append((made != 0).numpy())
-    )
-    model = keras.Sequential(
-        [
-            keras.Input((4,)),
-            keras.layers.TorchModuleWrapper(norm, output_shape=(None, 4)),
-            keras.layers.TorchModuleWrapper(dropout, output_shape=(None, 4)),
-            keras.layers.Dense(1),
-        ]
-    )
-    norm.running_mean.fill_(ring.rank())
-    norm.register_buffer("cache", torch.zeros(2 + ring.rank()), persistent=False)
-    norm.register_buffer("turns", torch.ones(2, dtype=torch.complex64) * ring.rank())
-    model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
-    model.fit(x, y, batch_size=8, epochs=1, verbose=0, shuffle=False)
-    kept = [
-        one.numpy().copy()
-        for name, one in norm.state_dict().items()
-        if "run" in name or "num" in name or name == "turns"
-    ]
-    masks = torch.rand(3).numpy(), drawn[0]
-    return kept, masks, state_of(model), x
-
-
-def test_buffers_of_modules_are_those_of_all_ranks():
-    found = ranks(wrapped_worker, 2)
-
-    assert_equal_on_all([kept for kept, *_ in found])
-    assert_equal_on_all([state for _, _, state, _ in found])
-    np.testing.assert_array_equal(found[0][1][0], found[1][1][0])
-    assert (found[0][1][1] != found[1][1][1]).any(), "one seed for all"
-    mean, variance, count, turns = found[0][0]
-    assert not turns.any()
-    batches = [x[8 * k : 8 * k + 8] for _, _, _, x in found for k in range(2)]
-    own_means = [
-        np.mean([b.mean(0) for b in batches[2 * r : 2 * r + 2]], 0) for r in (0, 1)
-    ]
-    own = [
-        np.mean([b.var(0, ddof=1) for b in batches[2 * r : 2 * r + 2]], 0)
-        for r in (0, 1)
-    ]
-    np.testing.assert_allclose(mean, np.mean(own_means, 0), rtol=1e-5, atol=1e-6)
-    expected = np.mean(own, 0) + np.var(own_means, 0)
-    np.testing.assert_allclose(variance, expected, rtol=1e-5)
-    assert count == 2
 
 
 def own_files_worker(directory):
@@ -210,21 +146,18 @@ def test_what_differs_is_told_on_all_ranks():
     for messages, _ in found:
         begins = ["[RK326] fit(): class weights", "[RK341] fit(): before epoch 2"]
         begins.append("[RK326] fit(): epochs")
-        for (kind, text), begin in zip(messages, begins, strict=False):
+        for (kind, text), first in zip(messages, begins, strict=False):
             assert kind == "RankMismatchError"
-            assert text.startswith(begin), text
+            assert text.startswith(first), text
         assert messages[3][0] == "TypeError"
     assert_equal_on_all([state for _, state in found])
 
 
 def accumulating_worker(path, epochs):
     """Begins in the middle of an accumulation, which the second time is a file's."""
+    ring = begin()
     import keras
 
-    import ring_keras as ring
-
-    torch.set_num_threads(1)
-    ring.init()
     x, y = data_of(ring.rank())
     if epochs:
         keras.utils.set_random_seed(3)

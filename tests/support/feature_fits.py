@@ -1,4 +1,4 @@
-"""Fits of small models on Keras's back end torch, on one rank or several."""
+"""Fits of small models on Keras's back ends torch and JAX, on one rank or several."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 import numpy as np
+
+from support.back_ends import BACK_END, on_back_end
 
 __all__ = ["FEATURES", "data_of", "trained"]
 
@@ -21,8 +23,19 @@ def data_of(rows: int = ROWS) -> tuple[Any, Any, Any]:
     return x, y, numbers.uniform(0.1, 2.0, size=rows)
 
 
+def _functions() -> tuple[Any, Any, Any, Any]:
+    """Products, and three activations, of the framework."""
+    if BACK_END == "torch":
+        import torch
+
+        return torch.matmul, torch.tanh, torch.sigmoid, torch.clone
+    import jax
+
+    return jax.numpy.matmul, jax.numpy.tanh, jax.nn.sigmoid, lambda x: x
+
+
 def _model(keras: Any, *, heads: int = 1, classifies: bool = False) -> Any:
-    import torch
+    matmul, tanh, sigmoid, linear = _functions()
 
     class Dense(keras.layers.Layer):
         """In 64 bits, which Keras's own is not on torch."""
@@ -40,14 +53,12 @@ def _model(keras: Any, *, heads: int = 1, classifies: bool = False) -> Any:
         def call(self, inputs: Any) -> Any:
             if self.kernel_regularizer is not None:
                 self.add_loss(self.kernel_regularizer(self.kernel))
-            return self.activation(
-                torch.matmul(inputs, self.kernel.value) + self.bias.value
-            )
+            return self.activation(matmul(inputs, self.kernel.value) + self.bias.value)
 
     inputs = keras.Input((5,))
-    hidden = Dense(8, torch.tanh)(inputs)
-    hidden = Dense(6, torch.tanh)(hidden)
-    last = torch.sigmoid if classifies else torch.clone
+    hidden = Dense(8, tanh)(inputs)
+    hidden = Dense(6, tanh)(hidden)
+    last = sigmoid if classifies else linear
     outputs = [Dense(1, last)(hidden) for _ in range(heads)]
     return keras.Model(inputs, outputs if heads > 1 else outputs[0])
 
@@ -82,15 +93,68 @@ FEATURES: dict[str, dict[str, Any]] = {
         "metrics": ["AUC", "R2Score", "F1Score", "accuracy"],
     },
     "validation": {"validates": True, "metrics": ["mae"]},
-    "compiled": {"jit_compile": True, "optimizer": "Adam"},
-    "loader": {"loader": True},
+    "eager": {"run_eagerly": True, "optimizer": "Adam"},
+    "accumulation_eager": {"run_eagerly": True, "gradient_accumulation_steps": 2},
     "loss_scaled": {"scaled": True},
     "overflows_on_one_rank": {"scaled": True, "huge": 13},
     "small_buckets": {"optimizer": "Adam", "bucket_size_bytes": 64},
 }
 
 
-def _custom(keras: Any) -> type[Any]:
+FEATURES |= on_back_end(
+    torch={
+        "compiled": {"jit_compile": True, "optimizer": "Adam"},
+        "loader": {"loader": True},
+    },
+    jax={
+        "steps_per_execution": {"steps_per_execution": 2},
+        "accumulation_in_executions": {
+            "steps_per_execution": 3,
+            "gradient_accumulation_steps": 2,
+            "rows": 37,
+            "remainder": "keep",
+        },
+        "weighted_accumulation": {
+            "sample_weight": True,
+            "reduction": "mean_with_sample_weight",
+            "gradient_accumulation_steps": 2,
+        },
+    },
+)
+
+
+def _custom_of_jax(keras: Any) -> type[Any]:
+    import jax
+
+    class Custom(keras.Model):
+        """As that of torch; its state goes in and comes out."""
+
+        def train_step(self, state, data):
+            trained, others, of_optimizer, of_metrics = state
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+
+            def loss_of(values):
+                outputs, new = self.stateless_call(values, others, x, training=True)
+                return keras.ops.mean(keras.ops.square(outputs - y)), new
+
+            for _ in range(2):
+                (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+                    trained
+                )
+                trained, of_optimizer = self.optimizer.stateless_apply(
+                    of_optimizer, gradients, trained
+                )
+            mapping = list(zip(self.metrics_variables, of_metrics, strict=True))
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                self._loss_tracker.update_state(loss, sample_weight=len(x))
+                logs = {"loss": self._loss_tracker.result()}
+            of_metrics = [scope.get_current_value(v) for v in self.metrics_variables]
+            return logs, (trained, others, of_optimizer, of_metrics)
+
+    return Custom
+
+
+def _custom_of_torch(keras: Any) -> type[Any]:
     import torch
 
     class Custom(keras.Model):
@@ -121,13 +185,10 @@ def trained(
         jobs_rank: This process is one of a job, with that rank. None: it is alone.
     """
     import keras
-    import torch
 
     feature = dict(FEATURES[name])
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
-    # Keras's set_random_seed() would load TensorFlow, where there is one.
-    torch.manual_seed(7 if jobs_rank is None else 7 + jobs_rank)
     x, y, weights = data_of(feature.pop("rows", ROWS))
     classifies = feature.pop("classifies", False)
     if classifies:
@@ -143,7 +204,8 @@ def trained(
         for layer in model.layers[1:]:
             layer.kernel_regularizer = keras.regularizers.L2(0.05)
     if feature.pop("custom", False):
-        model = _custom(keras)(model.inputs, model.outputs)
+        custom = on_back_end(torch=_custom_of_torch, jax=_custom_of_jax)
+        model = custom(keras)(model.inputs, model.outputs)
     rate = feature.pop("learning_rate", 0.02)
     if feature.pop("schedule", False):
         rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)
@@ -162,7 +224,9 @@ def trained(
             keras.metrics.TruePositives(name="tp"),
             keras.metrics.FalseNegatives(name="fn"),
         ]
-    jit = feature.pop("jit_compile", False)
+    jit = feature.pop("jit_compile", on_back_end(torch=False, jax="auto"))
+    eager = feature.pop("run_eagerly", False)
+    steps_per_execution = feature.pop("steps_per_execution", 1)
     uses_weights = feature.pop("sample_weight", False)
     class_weight = feature.pop("class_weight", None)
     validates = feature.pop("validates", False)
@@ -195,12 +259,16 @@ def trained(
         metrics=None if uses_weights else metrics,
         weighted_metrics=metrics if uses_weights else None,
         jit_compile=jit,
+        run_eagerly=eager,
+        steps_per_execution=steps_per_execution,
     )
     x, y, weights = parts
     given = {"x": x, "y": [y] * heads if heads > 1 else y, "batch_size": BATCH // size}
     if uses_weights:
         given["sample_weight"] = weights
     if uses_loader:
+        import torch
+
         pairs = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
         given = {"x": torch.utils.data.DataLoader(pairs, batch_size=BATCH // size)}
     if validates:
@@ -214,7 +282,7 @@ def trained(
         **given, class_weight=class_weight, epochs=3, shuffle=False, verbose=0
     ).history
     assert "tensorflow" not in sys.modules
-    from ring_keras.backends.torch.hook import common_state
+    from ring_keras.backends.common.hook import common_state
 
     variables = [*model.weights, *common_state([optimizer])]
     return history, [np.asarray(variable.numpy()) for variable in variables]

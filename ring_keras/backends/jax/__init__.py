@@ -1,0 +1,1 @@
+"""Training on Keras's back end JAX: collectives in what it compiles."""

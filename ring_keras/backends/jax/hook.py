@@ -1,0 +1,68 @@
+"""What an optimizer's hook is on JAX, where a step is traced with its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+
+from ring_keras import keras_internals as internals
+from ring_keras.backends.common.hook import GradientHook
+from ring_keras.backends.common.step import Step
+from ring_keras.backends.jax.gradients import JaxReducer
+from ring_keras.errors import RankMismatchError
+from ring_keras.states.weight_digests import all_digests, differing, variable_name
+
+__all__ = ["JaxHook"]
+
+
+class JaxHook(GradientHook):
+    """Traced into the step."""
+
+    reducer = JaxReducer
+
+    def begin_alike(self, variables: Sequence[Any]) -> None:
+        """The values that a step has been given cannot be changed any more.
+
+        Raises:
+            RankMismatchError: On every rank, if they differ across ranks.
+        """
+        if self.have_begun(variables):
+            return
+        process_set = self.options.process_set
+        # Nothing is traced in a thread of its own: there variables have values.
+        with ThreadPoolExecutor(1) as beside:
+            kept = [one for one in variables if internals.has_array(one)]
+            digests = beside.submit(
+                all_digests, kept, "keras/start", process_set
+            ).result()
+        changing = differing(kept, digests)
+        if changing:
+            raise RankMismatchError(
+                "[RK663] before the first step of "
+                f"{type(self._own()).__name__} the ranks' variables differ: "
+                f"'{variable_name(changing[0])}'"
+                f"{f' and {len(changing) - 1} more' if len(changing) > 1 else ''}. "
+                "JAX has given the step their values already. Call "
+                "ring_keras.broadcast_variables(model.variables) before the first "
+                "step, and for optimizer.variables."
+            )
+        self.begun_alike(variables)
+
+    def _reduced(
+        self, gradients: list[Any], variables: list[Any], step: Step
+    ) -> list[Any]:
+        """Keras comes here in steps that only accumulate, too, on JAX."""
+        optimizer = self._own()
+        passes = optimizer.gradient_accumulation_steps
+        if not passes:
+            return self._reducer.reduce(gradients, variables, step)
+        reduced: list[Any] = jax.lax.cond(
+            internals.iterations(optimizer) % passes == passes - 1,
+            lambda given: self._reducer.reduce(given, variables, step),
+            list,
+            list(gradients),
+        )
+        return reduced

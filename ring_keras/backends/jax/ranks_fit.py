@@ -1,0 +1,164 @@
+"""A `fit` on JAX: its steps are functions of the model's state."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import keras
+
+from ring_keras import keras_internals as internals
+from ring_keras.backends.common.hook import hooks_of
+from ring_keras.backends.common.ranks_fit import RanksFit
+from ring_keras.backends.common.step import step_of
+from ring_keras.errors import RingKerasError, translated
+from ring_keras.job.job import current_job
+from ring_keras.job.process_set import has_peers
+from ring_keras.job.topology import is_initialized
+
+__all__ = ["JaxFit", "make_train_functions_anew"]
+
+# Of a train function, for which job and optimizers it was traced.
+_made_for: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+class JaxFit(RanksFit):
+    """See `RanksFit`."""
+
+    @classmethod
+    def begin_on_batch(
+        cls,
+        model: keras.Model,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        **others: Any,
+    ) -> None:
+        """Before JAX takes the weights."""
+        internals.build_on_batch(model, (x, y, sample_weight))
+        for hook in hooks_of(model):
+            super(type(hook), hook).begin_alike(model.trainable_weights)
+
+    def refuse_what_is_not_there(self) -> None:
+        """Also a model whose values are gone, and other ways of Keras on JAX."""
+        super().refuse_what_is_not_there()
+        # Older releases have no NNX.
+        if getattr(keras.config, "is_nnx_enabled", bool)():
+            raise RingKerasError(
+                "[RK660] Keras with NNX is not there yet with ring_keras. Unset "
+                "KERAS_NNX_ENABLED."
+            )
+        if not all(map(internals.has_array, self._trained.variables)):
+            raise RingKerasError(
+                f"[RK664] model '{self._trained.name}' has lost its values in a step "
+                "that failed: JAX had given their memory to it. Make the model anew, "
+                "and load its weights from a file."
+            )
+        if keras.distribution.distribution() is not None:
+            raise RingKerasError(
+                "[RK660] keras.distribution is set, which divides a model among the "
+                "devices of JAX. With ring_keras each rank has one: unset it."
+            )
+
+    def _leave_model(self) -> None:
+        # Within an epoch `fit` has taken the values of variables.
+        self._trained.jax_state_sync()
+        super()._leave_model()
+
+    @contextlib.contextmanager
+    def evaluating(self, *, validates: bool) -> Iterator[None]:
+        """In it `evaluate` runs, which looks for the values of variables, too."""
+        self._trained.jax_state_sync()
+        with super().evaluating(validates=validates):
+            yield
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Compares weights, if that is asked for."""
+        if current_job().config.check_steps:
+            self._trained.jax_state_sync()
+        super().on_train_batch_end(batch, logs)
+
+    def _step(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
+        """The logs and the state after an execution, one step after the other."""
+        for number in range(self._trained.steps_per_execution):
+            # The first one ends the epoch where there is none.
+            batch = next(iterator) if not number else next(iterator, None)
+            if batch is None or not self._begin_step(batch):
+                break
+            assert self._train_function is not None
+            try:
+                with translated():
+                    self._logs, state = self._train_function(state, iter([batch]))
+                    # A step that fails does so here, not in the next one.
+                    jax.block_until_ready((self._logs, state))
+            except BaseException:
+                # Keras gives the model what it had after the step before, which this
+                # one has taken if it ran at all.
+                if not any(one.is_deleted() for one in jax.tree.leaves(state)):
+                    internals.keep_state_of_step(self._trained, state)
+                raise
+        return self._logs, state
+
+
+@functools.cache
+def make_train_functions_anew(cls: type[keras.Model]) -> None:
+    """From now on, for another job, and for other optimizers; and steps count rows.
+
+    What JAX has traced stays as it was, in a job that has ended, or alone.
+    """
+    method = cls.make_train_function
+
+    @functools.wraps(method)
+    def make_train_function(model: keras.Model, force: bool = False) -> None:
+        if RanksFit.of(model) is not None and model.train_function is not None:
+            return  # Its own steps, for as long as it is under way.
+        made_for = _traced_for(model)
+        made = model.train_function
+        if made is not None and _made_for.get(made) != made_for:
+            force = True
+        if made is not None and not force:
+            return
+        internals.replace(model, "train_step", _counting(model))
+        try:
+            method(model, force)
+        finally:
+            internals.restore(model, "train_step")
+        if made_for is not None:
+            _made_for[model.train_function] = made_for
+
+    cls.make_train_function = make_train_function
+
+
+def _traced_for(model: keras.Model) -> Any:
+    """Equal where what was traced for one is right for the other."""
+    if not is_initialized():
+        return None
+    hooks = hooks_of(model)
+    if not any(has_peers(hook.options.process_set) for hook in hooks):
+        return None
+    return current_job(), [hook.options for hook in hooks]
+
+
+def _counting(model: keras.Model) -> Callable[..., Any]:
+    """Its `train_step`, with this rank's weight in it; a new function each time.
+
+    JAX would take what it has traced of an old one.
+    """
+    train_step = model.train_step
+    of = weakref.ref(model)
+
+    def counted_step(state: Any, data: Any) -> Any:
+        trained = of()
+        assert trained is not None
+        if _traced_for(trained) is None:
+            return train_step(state, data)
+        with step_of(trained, data):
+            return train_step(state, data)
+
+    return counted_step

@@ -1,0 +1,23 @@
+"""What a membership is to JAX."""
+
+from __future__ import annotations
+
+import os
+
+from ring_keras.config import threads_of_rank
+from ring_keras.lifecycle.side import Side
+
+__all__ = ["JaxSide"]
+
+# How many threads its CPU client has, if it has none yet.
+_THREADS = "PJRT_NPROC"
+
+
+class JaxSide(Side):
+    """JAX is left to load when it is used."""
+
+    def load(self) -> None:
+        """JAX would start a thread for each core of the host, on each rank."""
+        threads = threads_of_rank()
+        if threads is not None:
+            os.environ.setdefault(_THREADS, str(threads))

@@ -1,0 +1,27 @@
+"""Collectives of JAX: in what it compiles, and outside of it.
+
+Examples:
+    >>> import ring_keras.jax as ring_jax
+    >>> @jax.jit
+    ... def step(weights, batch):
+    ...     gradients = jax.grad(loss)(weights, batch)
+    ...     return weights - 0.1 * ring_jax.allreduce(gradients)
+
+The ranks are those of `ring_keras.init()`. Keras need not be there; where it computes
+by JAX, `ring_keras.allreduce` and the others are these functions.
+"""
+
+from ring_keras.config import prefer_keras_backend
+
+# Keras need not be there. If it is, it may say otherwise.
+prefer_keras_backend("jax", "as ring_keras.jax was imported")
+
+from ring_keras.jax.collectives import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    reducescatter,
+)
+
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]

@@ -1,0 +1,312 @@
+"""The collectives of `ring_keras.jax`, beside NumPy on all ranks' arrays."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from support.engine_only import WITHOUT_TENSORFLOW
+from support.run_ranks import run_ranks
+
+pytest.importorskip("jax", reason="`make test-engines`")
+
+import jax
+import jax.numpy as jnp
+
+pytestmark = pytest.mark.engines
+
+SIZES = [1, 2, 3]
+
+
+def ranks(worker, size, *args, **options):
+    env = WITHOUT_TENSORFLOW | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    return run_ranks(worker, size, args=args, env=env, **options)
+
+
+def begun():
+    import ring_keras as ring
+    import ring_keras.jax as ring_jax
+
+    ring.init()
+    return ring, ring_jax
+
+
+def array_of(rank, shape=(6, 3), dtype="float32"):
+    """Small numbers, whose sums are exact; the same for all who ask."""
+    return np.random.default_rng(rank).integers(-8, 8, shape).astype(dtype)
+
+
+def arrays_of(size, **options):
+    return [array_of(rank, **options) for rank in range(size)]
+
+
+CASES = {
+    "average": lambda m, x: m.allreduce(x),
+    "sum": lambda m, x: m.allreduce(x, "sum"),
+    "min": lambda m, x: m.allreduce(x, "min"),
+    "product": lambda m, x: m.allreduce(x, "product"),
+    "broadcast": lambda m, x: m.broadcast(x, m.size - 1),
+    "allgather": lambda m, x: m.allgather(x),
+    "reducescatter": lambda m, x: m.reducescatter(x, "sum"),
+    "mean_of_rows": lambda m, x: m.reducescatter(x),
+    "alltoall": lambda m, x: m.alltoall(x),
+}
+LINEAR = [name for name in CASES if name not in ("min", "product")]
+
+
+def expected_of(name, arrays, rank):
+    size = len(arrays)
+    part = slice(6 // size * rank, 6 // size * (rank + 1))
+    total = sum(arrays)
+    return {
+        "average": lambda: total / size,
+        "sum": lambda: total,
+        "min": lambda: functools.reduce(np.minimum, arrays),
+        "product": lambda: functools.reduce(np.multiply, arrays),
+        "broadcast": lambda: arrays[-1],
+        "allgather": lambda: np.concatenate(arrays),
+        "reducescatter": lambda: total[part],
+        "mean_of_rows": lambda: total[part] / size,
+        "alltoall": lambda: np.concatenate([a[part] for a in arrays]),
+    }[name]()
+
+
+class _Module:
+    """Those of ring_keras.jax, and the number of ranks."""
+
+    def __init__(self, module, size):
+        self.size = size
+        self.module = module
+
+    def __getattr__(self, name):
+        return getattr(self.module, name)
+
+
+def values_worker():
+    """Each of CASES outside of `jit` and in it, in `vmap`, `scan` and `cond`."""
+    ring, ring_jax = begun()
+    module = _Module(ring_jax, ring.size())
+    x = jnp.asarray(array_of(ring.rank()))
+    found = {}
+    for name, case in CASES.items():
+
+        def call(x, case=case):
+            return case(module, x)
+
+        @jax.jit
+        def scanned(x, call=call):
+            def body(carry, _):
+                return carry + 1, call(x * (carry + 1))
+
+            return jax.lax.scan(body, 0, None, length=3)[1]
+
+        @jax.jit
+        def chosen(x, flag, call=call):
+            return jax.lax.cond(flag, call, lambda x: call(2 * x), x)
+
+        batched = jnp.stack([x, 2 * x, -x], 1)
+        found[name] = (
+            call(x),
+            jax.jit(call)(x),
+            jax.vmap(call, in_axes=1, out_axes=1)(batched),
+            jax.jit(jax.vmap(call, in_axes=1))(batched),
+            scanned(x),
+            chosen(x, True),
+            chosen(x, False),
+        )
+    import sys
+
+    assert "keras" not in sys.modules
+    return jax.tree.map(np.asarray, found)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_values_are_those_of_numpy(size):
+    arrays = arrays_of(size)
+    for rank, found in enumerate(ranks(values_worker, size)):
+        for name, results in found.items():
+            plain, jitted, batched, first, scanned, taken, other = results
+            of = functools.partial(expected_of, name, rank=rank)
+            examples = [of([k * a for a in arrays]) for k in (1, 2, -1)]
+            close = {"rtol": 1e-6, "err_msg": name}
+            np.testing.assert_allclose(plain, of(arrays), **close)
+            np.testing.assert_array_equal(jitted, plain)
+            np.testing.assert_allclose(batched, np.stack(examples, 1), **close)
+            np.testing.assert_allclose(first, np.stack(examples), **close)
+            steps = [of([k * a for a in arrays]) for k in (1, 2, 3)]
+            np.testing.assert_allclose(scanned, np.stack(steps), **close)
+            np.testing.assert_array_equal(taken, plain)
+            np.testing.assert_allclose(other, examples[1], **close)
+
+
+def derivatives_worker():
+    """Of the sum of squares of what each of LINEAR gives, weighted by rank."""
+    ring, ring_jax = begun()
+    module = _Module(ring_jax, ring.size())
+    x = jnp.asarray(array_of(ring.rank()))
+    found = {}
+    for name in LINEAR:
+
+        def loss(x, case=CASES[name]):
+            return (1 + ring.rank()) * jnp.square(case(module, x)).sum()
+
+        def linear(x, case=CASES[name]):
+            return case(module, x)
+
+        found[name] = (
+            jax.grad(loss)(x),
+            jax.jit(jax.grad(loss))(x),
+            jax.jit(lambda x: jax.jvp(linear, (x,), (2 * x,)))(x),
+            jax.jit(jax.vmap(jax.grad(loss)))(jnp.stack([x, 3 * x])),
+        )
+    nonlinear = None
+    try:
+        jax.grad(lambda x: ring_jax.allreduce(x, "max").sum())(x)
+    except NotImplementedError as error:
+        nonlinear = str(error)
+    return jax.tree.map(np.asarray, found), nonlinear
+
+
+def gradient_of(name, arrays, rank):
+    """By the rules of the manual: docs/collectives.md."""
+    size = len(arrays)
+    rows = 6 // size
+    upstream = [
+        2 * (1 + r) * np.asarray(expected_of(name, arrays, r)) for r in range(size)
+    ]
+    total = sum(upstream)
+    if name == "average":
+        return total / size
+    if name == "sum":
+        return total
+    if name == "broadcast":
+        return total if rank == size - 1 else 0 * total
+    if name == "allgather":
+        return total[6 * rank : 6 * rank + 6]
+    if name == "reducescatter":
+        return np.concatenate(upstream)
+    if name == "mean_of_rows":
+        return np.concatenate(upstream) / size
+    return np.concatenate([u[rows * rank : rows * rank + rows] for u in upstream])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_derivatives_are_collectives(size):
+    arrays = arrays_of(size)
+    for rank, (found, nonlinear) in enumerate(ranks(derivatives_worker, size)):
+        assert nonlinear.startswith("[RK412]")
+        for name, (plain, jitted, (value, tangent), batched) in found.items():
+            expected = gradient_of(name, arrays, rank)
+            close = {"rtol": 1e-6, "err_msg": name}
+            np.testing.assert_allclose(plain, expected, **close)
+            np.testing.assert_allclose(jitted, expected, **close)
+            result = expected_of(name, arrays, rank)
+            np.testing.assert_allclose(value, result, **close)
+            np.testing.assert_allclose(tangent, 2 * result, **close)
+            np.testing.assert_allclose(batched, [expected, 3 * expected], **close)
+
+
+def many_worker():
+    """Forty collectives that need nothing of each other, of many sizes, in one step."""
+    ring, ring_jax = begun()
+    rank = ring.rank()
+
+    @jax.jit
+    def step(arrays):
+        tree = {
+            "reduced": [ring_jax.allreduce(a, "sum", name="same") for a in arrays],
+            "sent": [ring_jax.broadcast(a, 1, name=f"{len(a)}") for a in arrays[::-1]],
+        }
+        return tree, ring_jax.allreduce({"a": arrays[0], "b": (arrays[1],)}, "max")
+
+    arrays = [
+        jnp.full((rows,), rank + rows, dtype)
+        for rows in (1, 3, 4, 70_000, 5)
+        for dtype in ("float32", "int32", "bfloat16", "uint8")
+    ]
+    for _ in range(20):
+        found = step(arrays)
+    reduced, sent = found[0]["reduced"], found[0]["sent"]
+    for array, total in zip(arrays, reduced, strict=True):
+        own = jnp.full_like(array, len(array))
+        np.testing.assert_array_equal(total, (own + own + 1).astype(array.dtype))
+    for array, got in zip(arrays[::-1], sent, strict=True):
+        np.testing.assert_array_equal(got, jnp.full_like(array, len(array) + 1))
+    return [float(found[1]["a"][0]), int(found[1]["b"][0][0])]
+
+
+def test_many_in_one_step_keep_their_order():
+    assert ranks(many_worker, 2) == [[2.0, 2]] * 2
+
+
+def errors_worker():
+    """Of shapes, and of a rank that goes; in what is compiled and outside of it."""
+    ring, ring_jax = begun()
+    rank = ring.rank()
+    found = []
+
+    def note(call):
+        try:
+            jax.block_until_ready(call())
+        except Exception as error:
+            found.append((type(error).__name__, str(error)))
+
+    note(lambda: ring_jax.allreduce(jnp.ones(2 + rank)))
+    compiled = jax.jit(lambda x: ring_jax.allreduce(x, name="compiled"))
+
+    def translated():
+        with ring.errors.translated():
+            return jax.block_until_ready(compiled(jnp.ones(2 + rank)))
+
+    note(translated)
+    note(lambda: compiled(jnp.ones(2 + rank)))
+    note(lambda: ring_jax.reducescatter(jnp.ones(3)))
+    note(lambda: ring_jax.allreduce(jnp.ones(3, int)))
+    note(lambda: ring_jax.broadcast(jnp.ones(3), 7))
+    note(lambda: ring.callbacks.Elastic)
+    if rank == 1:
+        ring.shutdown()
+        note(lambda: compiled(jnp.ones(2 + rank)))
+        return found
+    note(lambda: ring_jax.allreduce(jnp.ones(2)))
+    note(translated)
+    return found
+
+
+def test_errors_name_ranks_and_codes():
+    first, second = ranks(errors_worker, 2)
+
+    for found in (first, second):
+        kinds = [kind for kind, _ in found]
+        assert kinds[:3] == [
+            "RankMismatchError",
+            "RankMismatchError",
+            "JaxRuntimeError",
+        ]
+        assert kinds[3:6] == ["ValueError"] * 3, found
+        codes = [text.partition("]")[0] for _, text in found]
+        assert codes[3:5] == ["[RK403", "[RK402"]
+        assert codes[6] == "[RK137"
+        for _, text in found[:3]:
+            assert "shape differs across ranks" in text
+    assert [kind for kind, _ in first[7:]] == ["PeerLostError"] * 2, first
+    assert "rank 1" in first[7][1]
+    assert "NotInitializedError" in str(second[7])
+
+
+def sets_worker():
+    """Ranks 1 and 2 by themselves, and the names at the top."""
+    ring, ring_jax = begun()
+    pair = ring.add_process_set([1, 2])
+    rank = ring.rank()
+    total = float(ring.allreduce(jnp.float32(rank), op=ring.Sum))
+    if rank:
+        own = ring_jax.allreduce(jnp.float32(rank), op=ring.Sum, process_set=pair)
+        sent = ring_jax.broadcast(jnp.float32(rank), 2, process_set=pair)
+        return total, float(own), float(sent)
+    return total, 0.0, 0.0
+
+
+def test_process_sets():
+    assert ranks(sets_worker, 3) == [(3.0, 0.0, 0.0), (3.0, 3.0, 2.0), (3.0, 3.0, 2.0)]
