@@ -46,7 +46,7 @@ def of_back_end(name: str) -> Any:
     return getattr(importlib.import_module(module), name.rpartition(".")[2])
 
 
-def require_tensorflow(what: str) -> None:
+def require_tensorflow(what: str, instead: str = "") -> None:
     """Raises where Keras computes with anything else.
 
     Rooms that use TensorFlow call it before they import anything: under another back
@@ -54,6 +54,7 @@ def require_tensorflow(what: str) -> None:
 
     Args:
         what: Needs it, in the program's words.
+        instead: What back ends that train have in its place: a sentence.
 
     Raises:
         RingKerasError: Names the back end, and what says that it is this one.
@@ -69,4 +70,5 @@ def require_tensorflow(what: str) -> None:
         f"{backend.name} ({backend.source}). Set KERAS_BACKEND=tensorflow before "
         "ring_keras and Keras are imported. Other back ends have the parts of "
         "ring_keras that docs/keras.md lists, and no others yet."
+        + (f" {instead}" if instead and has_own("DistributedOptimizer") else "")
     )

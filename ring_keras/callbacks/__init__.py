@@ -6,7 +6,11 @@ them.
 
 from ring_keras._requirements import require_tensorflow
 
-require_tensorflow("ring_keras.callbacks")
+require_tensorflow(
+    "ring_keras.callbacks",
+    "Leave them out: fit() with ring_keras.DistributedOptimizer broadcasts, and "
+    "averages metrics, by itself.",
+)
 
 import lazy_loader
 

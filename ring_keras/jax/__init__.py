@@ -2,7 +2,7 @@
 
 Examples:
     >>> import ring_keras.jax as ring_jax
-    >>> @jax.jit
+    >>> @ring_jax.jit
     ... def step(weights, batch):
     ...     gradients = jax.grad(loss)(weights, batch)
     ...     return weights - 0.1 * ring_jax.allreduce(gradients)
@@ -23,5 +23,6 @@ from ring_keras.jax.collectives import (
     broadcast,
     reducescatter,
 )
+from ring_keras.jax.order import jit
 
-__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "jit", "reducescatter"]

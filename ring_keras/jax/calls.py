@@ -1,52 +1,30 @@
-"""Collectives as calls in what JAX traces: docs/design/0007."""
+"""Collectives as calls in what JAX compiles: docs/design/0007."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.interpreters import mlir
+from jax.extend.core import Primitive
 
+from ring_keras.jax import order
 from ring_keras.jax.library import has_wait, library, number_of
 
-__all__ = ["Order", "Started", "order", "run", "run_after", "start", "wait"]
+__all__ = ["Started", "run", "start", "wait"]
 
 _numbers = itertools.count(1)
 
 # As tf_ops/runtime/request.h has them.
 _STEP_ROLES = {None: 0, "begins": 1, "continues": 2}
 
-
-class Order:
-    """XLA may run calls in any order, but each takes what the one before has left.
-
-    That holds for calls of one trace. What is traced inside of it, as a branch, begins
-    an order of its own, and data keep it in its place.
-    """
-
-    def __init__(self) -> None:
-        self._state: Any = None
-        self._token: Any = None
-
-    def take(self) -> Any:
-        """What the last call of this trace has left."""
-        library()
-        if self._state != jax.core.get_opaque_trace_state(convention="ring_keras"):
-            return jnp.zeros((), jnp.uint8)
-        return self._token
-
-    def leave(self, token: Any) -> None:
-        """For the next one."""
-        self._state = jax.core.get_opaque_trace_state(convention="ring_keras")
-        self._token = token
-
-
-order = Order()
-"""Of this process's calls, whatever they are."""
+# What each call gives first, by which a wait finds its start.
+_MARK = jax.ShapeDtypeStruct((), jnp.uint8)
 
 
 @dataclass(frozen=True)
@@ -54,12 +32,14 @@ class Started:
     """What is under way between a start and its wait.
 
     Attributes:
+        number: Of the start.
+        mark: Which the start has given.
         arrays: They belong to the engine until the wait.
     """
 
     number: int
-    token: Any
-    arrays: list[Any] = field(default_factory=list)
+    mark: Any
+    arrays: list[Any]
 
 
 def run(
@@ -73,21 +53,7 @@ def run(
         results: Of the shapes and types of the result; None: of the arrays.
         given: Attributes: see `_call`.
     """
-    token, outputs = run_after(order.take(), kind, arrays, results, **given)
-    order.leave(token)
-    return outputs
-
-
-def run_after(
-    token: Any,
-    kind: str,
-    arrays: Sequence[Any],
-    results: Sequence[Any] | None,
-    **given: Any,
-) -> tuple[Any, list[Any]]:
-    """The same after a call that has left this token; its own, and the results."""
-    attributes = {"kind": np.int64(number_of("kind", kind)), **given}
-    return _call(token, "run", arrays, results, attributes, aliased=results is None)
+    return _call("run", [], arrays, results, kind=kind, **given)[1:]
 
 
 def start(arrays: Sequence[Any], **given: Any) -> Started:
@@ -97,80 +63,119 @@ def start(arrays: Sequence[Any], **given: Any) -> Started:
         arrays: They are overwritten, but where others use them, too.
         given: Attributes: see `_call`.
     """
-    library()
     number = next(_numbers)
     has_wait(number)
-    attributes = {"kind": np.int64(number_of("kind", "allreduce")), **given}
-    attributes["number"] = np.int64(number)
-    token, started = _call(
-        order.take(), "start", arrays, None, attributes, aliased=True
+    mark, *started = _call(
+        "start", [], arrays, kind="allreduce", number=number, **given
     )
-    order.leave(token)
-    return Started(number, token, started)
+    return Started(number, mark, started)
 
 
 def wait(started: Started) -> list[Any]:
     """The other half; the reduced arrays."""
-    attributes = {"number": np.int64(started.number)}
-    token, outputs = _call(
-        order.take(),
-        "wait",
-        started.arrays,
-        None,
-        attributes,
-        aliased=True,
-        of_start=started.token,
-    )
-    order.leave(token)
-    return outputs
+    before = [started.mark]
+    return _call("wait", before, started.arrays, number=started.number)[1:]
 
 
 def _call(
-    token: Any,
     target: str,
+    before: Sequence[Any],
     arrays: Sequence[Any],
-    results: Sequence[Any] | None,
-    given: dict[str, Any],
-    *,
-    aliased: bool,
-    of_start: Any = None,
-) -> tuple[Any, list[Any]]:
-    """One call of custom_calls.h: its token, and its results.
+    results: Sequence[Any] | None = None,
+    **given: Any,
+) -> list[Any]:
+    """One call of custom_calls.h: a mark, and its results.
 
     Args:
-        token: Of the call before.
         target: Its name there.
+        before: Operands before the tensors.
         arrays: The tensors.
-        results: Like which its results are; None: the tensors.
-        given: Attributes as XLA has them; and "op", "step", "wire_dtype" by names, and
-            "weight", a number or an array.
-        aliased: Whether results are in the memory of the tensors.
-        of_start: The token that the start gave for which this waits.
+        results: Like which its results are; None: the tensors, in their memory.
+        given: Attributes: "kind", "op" and "wire_dtype" by their names, "step" too,
+            "weight" as a number or an array, and others.
     """
-    options, operands = dict(given), []
-    weight = options.pop("weight", None)
+    library()
+    options: dict[str, Any] = {}
+    operands = list(before)
+    weight = given.pop("weight", None)
     if isinstance(weight, (int, float)):
         options["weight"] = np.float64(weight)
     elif weight is not None:
         options["weight_is_operand"] = np.int64(1)
         operands.append(jnp.asarray(weight, jnp.float32).reshape(()))
-    if (op := options.pop("op", None)) is not None:
-        options["reduce_op"] = np.int64(number_of("reduce_op", op))
-    if (wire := options.pop("wire_dtype", None)) is not None:
-        options["wire_dtype"] = np.int64(number_of("dtype", wire))
-    options["step"] = np.int64(_STEP_ROLES[options.pop("step", None)])
-    before = [token, *([] if of_start is None else [of_start]), *operands]
-    aliases = {len(before) + i: 1 + i for i in range(len(arrays))} if aliased else {}
-    like = [
-        jax.ShapeDtypeStruct(one.shape, one.dtype)
-        for one in (token, *(arrays if results is None else results))
+    numbers = {"step": _STEP_ROLES[given.pop("step", None)]}
+    for what, enumeration in _ENUMERATIONS.items():
+        if (name := given.pop(what, None)) is not None:
+            numbers[enumeration[0]] = number_of(enumeration[1], name)
+    for name, value in (given | numbers).items():
+        options[name] = value if isinstance(value, str) else np.int64(value)
+    like = arrays if results is None else results
+    called: list[Any] = _primitive.bind(
+        *operands,
+        *arrays,
+        target=f"ring_keras.{target}",
+        options=tuple(options.items()),
+        results=tuple((tuple(one.shape), jnp.dtype(one.dtype)) for one in like),
+        in_place=len(arrays) if results is None else 0,
+    )
+    return called
+
+
+# By how functions here call it: the attribute, and what its number is of.
+_ENUMERATIONS = {
+    "kind": ("kind", "kind"),
+    "op": ("reduce_op", "reduce_op"),
+    "wire_dtype": ("wire_dtype", "dtype"),
+}
+
+_primitive = Primitive("ring_keras_call")
+_primitive.multiple_results = True
+
+
+def _results(*_: Any, results: Any, **__: Any) -> tuple[list[Any], Any]:
+    arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in results]
+    return [jax.typeof(one) for one in (_MARK, *arrays)], order.EFFECTS
+
+
+def _lowered(
+    context: Any,
+    *operands: Any,
+    target: str,
+    options: tuple[tuple[str, Any], ...],
+    results: Any,
+    in_place: int,
+) -> Any:
+    """The custom call: behind the first operand, and the results, is JAX's token.
+
+    What TensorFlow's computations have as the first operand orders nothing here.
+    """
+    nothing = mlir.ir_constant(np.zeros((), np.uint8))
+    given = [nothing, *operands, order.take(context)]
+    types = [
+        mlir.ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype))
+        for aval in context.avals_out
     ]
-    # Without a side effect JAX begins a step in a tenth of the time; the order is that
-    # of tokens in any case.
-    token, *outputs = jax.ffi.ffi_call(
-        f"ring_keras.{target}",
-        like,
-        has_side_effect=False,
-        input_output_aliases=aliases,
-    )(*before, *arrays, **options)
-    return token, list(outputs)
+    avals_in = [jax.typeof(_MARK), *context.avals_in]
+    first = len(given) - 1 - in_place
+    call = mlir.custom_call(
+        target,
+        result_types=[*types, mlir.token_type()],
+        operands=given,
+        backend_config={name: mlir.ir_attribute(value) for name, value in options},
+        has_side_effect=True,
+        api_version=4,
+        operand_output_aliases={first + i: 1 + i for i in range(in_place)},
+        operand_layouts=[*map(_row_major, avals_in), ()],
+        result_layouts=[*map(_row_major, context.avals_out), ()],
+    )
+    *outputs, token = call.results
+    order.leave(context, token)
+    return outputs
+
+
+def _row_major(aval: Any) -> tuple[int, ...]:
+    return tuple(reversed(range(aval.ndim)))
+
+
+_primitive.def_effectful_abstract_eval(_results)
+mlir.register_lowering(_primitive, _lowered)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from ring_keras.errors import translated
-from ring_keras.jax import calls
+from ring_keras.jax import calls, order
+from ring_keras.jax.errors import in_computation
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["Collective", "bind"]
@@ -79,23 +79,19 @@ class Collective:
             return gathered / self.size if average else gathered
         if self.kind == "broadcast":
             total = bind(dataclasses.replace(back, kind="allreduce"), cotangent)
-            # All take part, whoever has a use for it.
-            return total if self.is_root else total * 0
+            return total if self.is_root else jnp.zeros_like(total)
         return bind(back, cotangent)
 
 
 _primitive = Primitive("ring_keras_collective")
-_primitive.multiple_results = True
 
 
 def bind(collective: Collective, array: Any) -> Any:
-    """The collective of an array of this rank's, after the last one of this trace."""
-    token, result = _primitive.bind(calls.order.take(), array, collective=collective)
-    calls.order.leave(token)
-    return result
+    """The collective of an array of this rank's."""
+    return _primitive.bind(array, collective=collective)
 
 
-def _call(token: Any, array: Any, *, collective: Collective) -> list[Any]:
+def _call(array: Any, *, collective: Collective) -> Any:
     """As what XLA compiles has it."""
     given: dict[str, Any] = {
         "name": collective.name,
@@ -107,82 +103,50 @@ def _call(token: Any, array: Any, *, collective: Collective) -> list[Any]:
         given["root"] = collective.root
     like = jax.ShapeDtypeStruct(collective.shape_of(array.shape), array.dtype)
     in_place = collective.kind in ("allreduce", "broadcast")
-    token, (result,) = calls.run_after(
-        token, collective.kind, [array], None if in_place else [like], **given
-    )
-    return [token, result]
+    return calls.run(collective.kind, [array], None if in_place else [like], **given)[0]
 
 
 @functools.cache
 def _computation(collective: Collective) -> Any:
-    return jax.jit(functools.partial(_call, collective=collective))
+    return jax.jit(functools.partial(bind, collective))
 
 
-def _run(token: Any, array: Any, *, collective: Collective) -> Any:
-    with translated():
-        return jax.block_until_ready(_computation(collective)(token, array))
+def _run(array: Any, *, collective: Collective) -> Any:
+    with in_computation():
+        return jax.block_until_ready(_computation(collective)(array))
 
 
-def _shapes(token: Any, array: Any, *, collective: Collective) -> list[Any]:
-    return [token, array.update(shape=collective.shape_of(array.shape))]
-
-
-_primitive.def_impl(_run)
-_primitive.def_abstract_eval(_shapes)
-mlir.register_lowering(_primitive, mlir.lower_fun(_call, multiple_results=True))
+def _shape(array: Any, *, collective: Collective) -> tuple[Any, Any]:
+    return array.update(shape=collective.shape_of(array.shape)), order.EFFECTS
 
 
 def _batched(
     given: Sequence[Any], axes: Sequence[Any], *, collective: Collective
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[Any, int]:
     """One collective of all examples: rows stay the first dimension."""
-    token, array = given
-    if axes[0] is not None:
-        token = token[0]
-    array = jnp.moveaxis(array, axes[1], -1)
-    token, result = _primitive.bind(token, array, collective=collective)
-    return [token, result], [None, result.ndim - 1]
-
-
-# Of the derivatives that have been taken of calls in a trace.
-_tangents = calls.Order()
+    result = bind(collective, jnp.moveaxis(given[0], axes[0], -1))
+    return result, result.ndim - 1
 
 
 def _differentiated(
     primals: Sequence[Any], tangents: Sequence[Any], *, collective: Collective
-) -> tuple[list[Any], list[Any]]:
-    """The tangent moves after the array does, and after the tangents before it.
-
-    No array waits for a tangent: JAX computes them apart where it goes backward.
-    """
+) -> tuple[Any, Any]:
     collective.require_linear()
-    token, result = _primitive.bind(*primals, collective=collective)
-    tangent = tangents[1]
-    if type(tangent) is ad.Zero:
-        moved = _zero_of(result)
-    else:
-        last, moved = _primitive.bind(
-            token | _tangents.take(), tangent, collective=collective.named("tangent")
-        )
-        _tangents.leave(last)
-    return [token, result], [_zero_of(token), moved]
+    result = bind(collective, primals[0])
+    if type(tangents[0]) is ad.Zero:
+        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+    return result, bind(collective.named("tangent"), tangents[0])
 
 
-def _zero_of(primal: Any) -> ad.Zero:
-    return ad.Zero(jax.typeof(primal).to_tangent_aval())
-
-
-def _transposed(
-    cotangents: Sequence[Any], token: Any, array: Any, *, collective: Collective
-) -> list[Any]:
-    """Backward, in the opposite order, and after all arrays have moved."""
-    cotangent = cotangents[1]
+def _transposed(cotangent: Any, array: Any, *, collective: Collective) -> list[Any]:
     if type(cotangent) is ad.Zero:
-        return [None, ad.Zero(array.aval)]
-    calls.order.leave(token | calls.order.take())
-    return [None, collective.transposed(cotangent)]
+        return [ad.Zero(array.aval)]
+    return [collective.transposed(cotangent)]
 
 
+_primitive.def_impl(_run)
+_primitive.def_effectful_abstract_eval(_shape)
+mlir.register_lowering(_primitive, mlir.lower_fun(_call, multiple_results=False))
 batching.primitive_batchers[_primitive] = _batched
 ad.primitive_jvps[_primitive] = _differentiated
 ad.primitive_transposes[_primitive] = _transposed

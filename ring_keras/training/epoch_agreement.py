@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from ring_keras import _native
+from ring_keras.config import keras_backend
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.training.sections import OthersWait
@@ -44,6 +45,7 @@ class EpochAgreement:
         process_set: The ranks that train it together.
         others_wait: Whether this rank knows of processes that wait to join.
         asks_for_slowest: Whether the ranks say, too, how long a batch takes them.
+        counts_steps: Whether each execution that is asked for is one step.
     """
 
     def __init__(
@@ -53,10 +55,12 @@ class EpochAgreement:
         others_wait: Callable[[], bool],
         *,
         asks_for_slowest: bool = False,
+        counts_steps: bool = False,
     ) -> None:
         self._model = model
         self._process_set = process_set
         self._others_wait = others_wait
+        self._counts_steps = counts_steps
         self._count = (_SLOWEST if asks_for_slowest else _LESS) + 1
         self.executions = 0
         """How many have begun in this epoch."""
@@ -156,12 +160,23 @@ class EpochAgreement:
         ranks = self._process_set.ranks
         have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
-        steps = self.executions * self._model.steps_per_execution + batches
+        of_each = 1 if self._counts_steps else self._model.steps_per_execution
+        steps = self.executions * of_each + batches
         raise RankMismatchError(
             "[RK318] "
             f"fit(): after {steps} steps of the epoch ranks {have_ended} have run out "
-            f"of data, ranks {go_on} have more. Wrap the dataset in "
-            "ring_keras.data.join(), which lets the others continue, or give every "
-            "rank the same number of batches: ring_keras.data.shard() or "
+            f"of data, ranks {go_on} have more. {_remedy()}"
+        )
+
+
+def _remedy() -> str:
+    if keras_backend().name != "tensorflow":
+        return (
+            "Give every rank the same number of batches: ring_keras.data.shard() or "
             "steps_per_epoch."
         )
+    return (
+        "Wrap the dataset in ring_keras.data.join(), which lets the others continue, "
+        "or give every rank the same number of batches: ring_keras.data.shard() or "
+        "steps_per_epoch."
+    )

@@ -66,7 +66,9 @@ class RanksFit(keras.callbacks.Callback):
         self._trained = model
         self._process_set = process_set
         self._given = given
-        self._agreement = EpochAgreement(model, process_set, lambda: False)
+        self._agreement = EpochAgreement(
+            model, process_set, lambda: False, counts_steps=True
+        )
         self._evaluates: list[bool] = []
         self._reports_all = True
         self._has_same_data = False

@@ -15,7 +15,9 @@ from ring_keras import keras_internals as internals
 from ring_keras.backends.common.hook import hooks_of
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.step import step_of
-from ring_keras.errors import RingKerasError, translated
+from ring_keras.errors import RingKerasError
+from ring_keras.jax.errors import in_computation
+from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import is_initialized
@@ -36,7 +38,8 @@ class JaxFit(RanksFit):
         x: Any = None,
         y: Any = None,
         sample_weight: Any = None,
-        **others: Any,
+        *others: Any,
+        **more: Any,
     ) -> None:
         """Before JAX takes the weights."""
         internals.build_on_batch(model, (x, y, sample_weight))
@@ -84,25 +87,35 @@ class JaxFit(RanksFit):
             self._trained.jax_state_sync()
         super().on_train_batch_end(batch, logs)
 
+    def _take_train_function(self) -> None:
+        super()._take_train_function()
+        if self._train_function not in _made_for:
+            raise RingKerasError(
+                f"[RK660] model '{self._trained.name}' makes its train function itself, "
+                "without keras.Model.make_train_function(). With Keras's back end jax "
+                "ranks cannot be weighted in it: write a train_step() in its place."
+            )
+
     def _step(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         """The logs and the state after an execution, one step after the other."""
-        for number in range(self._trained.steps_per_execution):
-            # The first one ends the epoch where there is none.
-            batch = next(iterator) if not number else next(iterator, None)
-            if batch is None or not self._begin_step(batch):
-                break
-            assert self._train_function is not None
-            try:
-                with translated():
+        try:
+            for number in range(self._trained.steps_per_execution):
+                # The first one ends the epoch where there is none.
+                batch = next(iterator) if not number else next(iterator, None)
+                if batch is None or not self._begin_step(batch):
+                    break
+                assert self._train_function is not None
+                with in_computation():
                     self._logs, state = self._train_function(state, iter([batch]))
                     # A step that fails does so here, not in the next one.
                     jax.block_until_ready((self._logs, state))
-            except BaseException:
-                # Keras gives the model what it had after the step before, which this
-                # one has taken if it ran at all.
-                if not any(one.is_deleted() for one in jax.tree.leaves(state)):
-                    internals.keep_state_of_step(self._trained, state)
-                raise
+        except BaseException:
+            # Keras gives the model what it had after the last execution, whose memory
+            # the first step has taken. That of this one's last step is whole, unless
+            # that has failed as it ran.
+            if not any(one.is_deleted() for one in jax.tree.leaves(state)):
+                internals.keep_state_of_step(self._trained, state)
+            raise
         return self._logs, state
 
 
@@ -116,21 +129,24 @@ def make_train_functions_anew(cls: type[keras.Model]) -> None:
 
     @functools.wraps(method)
     def make_train_function(model: keras.Model, force: bool = False) -> None:
-        if RanksFit.of(model) is not None and model.train_function is not None:
-            return  # Its own steps, for as long as it is under way.
-        made_for = _traced_for(model)
         made = model.train_function
+        if made is not None and not force and RanksFit.of(model) is not None:
+            return  # Its steps, for as long as it is under way.
+        made_for = _traced_for(model)
         if made is not None and _made_for.get(made) != made_for:
             force = True
-        if made is not None and not force:
+        if made_for is None or (made is not None and not force):
+            method(model, force)
             return
+        own = internals.replacement(model, "train_step")
         internals.replace(model, "train_step", _counting(model))
         try:
             method(model, force)
         finally:
             internals.restore(model, "train_step")
-        if made_for is not None:
-            _made_for[model.train_function] = made_for
+            if own is not None:
+                internals.replace(model, "train_step", own)
+        _made_for[model.train_function] = made_for
 
     cls.make_train_function = make_train_function
 
@@ -158,7 +174,9 @@ def _counting(model: keras.Model) -> Callable[..., Any]:
         assert trained is not None
         if _traced_for(trained) is None:
             return train_step(state, data)
+        is_compiled = isinstance(jax.tree.leaves(state)[0], jax.core.Tracer)
         with step_of(trained, data):
-            return train_step(state, data)
+            # A step begins when the one before it has ended.
+            return (contained(train_step) if is_compiled else train_step)(state, data)
 
     return counted_step

@@ -43,7 +43,7 @@ def alone():
     return ranks(alone_worker, 1, env=WIDE, timeout_s=300)[0]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def everyone(request):
     return ranks(job_worker, request.param, env=WIDE, timeout_s=600)
 

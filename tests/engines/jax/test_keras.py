@@ -176,3 +176,185 @@ def test_models_that_differ_are_told_and_kept():
         assert differ[0] == "RankMismatchError"
         assert differ[1].startswith("[RK326] fit(): shapes of weights")
         assert shapes[0] == (4, 3 + rank)
+
+
+def own_step_worker():
+    """A `train_step` of the model's own is there after each compilation."""
+    import keras
+
+    import ring_keras as ring
+
+    ring.init()
+    x, y = data_of(ring.rank())
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    whole, calls = model.train_step, []
+
+    def train_step(state, data):
+        calls.append(1)
+        return whole(state, data)
+
+    model.train_step = train_step
+    for _ in range(2):
+        model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+        model.fit(x, y, verbose=0)
+    model.train_on_batch(x, y, None, {0: 1.0, 1: 2.0})
+
+    class Own(keras.Model):
+        def make_train_function(self, force=False):
+            self.train_function = lambda state, iterator: ({}, state)
+
+    own = Own(model.inputs, model.outputs)
+    own.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+    return len(calls), message_of(lambda: own.fit(x, y, verbose=0))
+
+
+def test_a_step_of_the_models_own_stays():
+    for calls, own in ranks(own_step_worker, 2):
+        assert calls == 3  # Traced for each, and for the batch's weights.
+        assert own[1].startswith("[RK660] model 'own' makes its train function itself")
+
+
+def failing_worker():
+    """Errors in places where Keras has taken the weights; then all train again."""
+    import keras
+
+    import ring_keras as ring
+
+    ring.init()
+    rank = ring.rank()
+    x, y = data_of(rank)
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    optimizer = ring.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model.compile(optimizer, loss="mse", steps_per_execution=3)
+
+    class Fails(keras.callbacks.Callback):
+        def __init__(self, batch):
+            super().__init__()
+            self.batch = batch
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if rank == 1 and batch == self.batch:
+                raise OSError("no disk")
+
+    class Batches(keras.utils.PyDataset):
+        def __init__(self, fails):
+            super().__init__()
+            self.fails = fails
+
+        def __len__(self):
+            return 4 if self.fails != "uneven" else 3 + rank
+
+        def __getitem__(self, index):
+            if rank == 1 and index == self.fails:
+                raise OSError("no disk")
+            return x[6 * (index % 4) : 6 * (index % 4) + 6], y[:6]
+
+    fit = {"verbose": 0, "shuffle": False}
+    found = []
+    for data, callback in [
+        (Batches(None), Fails(0)),
+        (Batches(0), Fails(None)),
+        (Batches(1), Fails(None)),
+        (Batches(3), Fails(None)),
+    ]:
+        error = message_of(lambda: model.fit(data, callbacks=[callback], **fit))  # noqa: B023
+        found.append((error, all(v.numpy() is not None for v in model.variables)))
+        model.fit(Batches(None), **fit)
+    return found, state_of(model), int(model.optimizer.iterations)
+
+
+def test_an_error_leaves_all_ranks_their_weights():
+    everyone = ranks(failing_worker, 2)
+
+    for rank, (found, _, _) in enumerate(everyone):
+        for error, _ in found:
+            assert "no disk" in error[1], error
+            assert error[0] == ("OSError" if rank else "RankMismatchError"), error
+    assert_equal_on_all([state for _, state, _ in everyone])
+    # Four whole fits; and of those that failed, the steps before the error.
+    assert everyone[0][2] == everyone[1][2] == 4 * 4 + 0 + 0 + 1 + 3
+
+
+def two_worker(alone, kind):
+    """Two optimizers in one step, each with collectives in branches of its own."""
+    import keras
+
+    rows = 24
+    numbers = np.random.default_rng(5)
+    x = numbers.normal(size=(rows, 4)).astype("float32")
+    y = x.sum(1, keepdims=True)
+    passes = 2 if kind == "accumulation" else None
+    inner = [
+        keras.optimizers.SGD(rate, gradient_accumulation_steps=passes)
+        for rate in (0.05, 0.02)
+    ]
+    size = 1
+    if not alone:
+        import ring_keras as ring
+
+        ring.init()
+        size = ring.size()
+        inner = [ring.DistributedOptimizer(one) for one in inner]
+        x, y = ring.data.shard((x, y))
+    wrap = keras.optimizers.LossScaleOptimizer
+    optimizers = inner if passes else [wrap(one, 8.0) for one in inner]
+
+    class Two(keras.Model):
+        """Each half of the weights has an optimizer."""
+
+        def train_step(self, state, data):
+            trained, others, first, of_metrics = state
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+
+            def loss_of(values):
+                outputs, new = self.stateless_call(values, others, x, training=True)
+                loss = keras.ops.mean(keras.ops.square(outputs - y))
+                return loss if passes else loss * 8.0, new
+
+            (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(
+                trained
+            )
+            count = len(optimizers[0].variables)
+            new, left = [], []
+            for half, (one, state_of_one) in enumerate(
+                zip(optimizers, (first[:count], first[count:]), strict=True)
+            ):
+                place = slice(2 * half, 2 * half + 2)
+                values, kept = one.stateless_apply(
+                    state_of_one, gradients[place], trained[place]
+                )
+                new += values
+                left += kept
+            return {"loss": loss}, (new, others, left, of_metrics)
+
+    inputs = keras.Input((4,))
+    keras.utils.set_random_seed(3)
+    hidden = keras.layers.Dense(3)(inputs)
+    model = Two(inputs, keras.layers.Dense(1)(hidden))
+
+    class Both(keras.optimizers.Optimizer):
+        """Has the state of both, which the step divides."""
+
+        def __init__(self):
+            super().__init__(0.1)
+            self.built = True
+
+        @property
+        def variables(self):
+            return [v for one in optimizers for v in one.variables]
+
+    for half, one in enumerate(optimizers):
+        one.build(model.trainable_variables[2 * half : 2 * half + 2])
+    model.both = optimizers
+    model.compile(Both(), loss="mse")
+    model.fit(x, y, batch_size=6 // size, epochs=2, verbose=0, shuffle=False)
+    return [np.asarray(weight) for weight in model.weights]
+
+
+@pytest.mark.parametrize("kind", ["accumulation", "loss scaling"])
+def test_two_optimizers_with_branches(kind):
+    (alone,) = ranks(two_worker, 1, True, kind)
+    for weights in ranks(two_worker, 2, False, kind):
+        for got, wanted in zip(weights, alone, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

@@ -57,6 +57,26 @@ DataType ToDataType(ffi::DataType dtype) {
   }
 }
 
+// How many there are, without the token that JAX puts behind them: it orders the
+// calls, and has no memory.
+size_t CountOf(const ffi::RemainingArgs& operands) {
+  const size_t count = operands.size();
+  if (count == 0) return 0;
+  auto last = operands.get<ffi::AnyBuffer>(count - 1);
+  const bool is_token =
+      last.has_value() && last->element_type() == ffi::DataType::TOKEN;
+  return is_token ? count - 1 : count;
+}
+
+size_t CountOf(const ffi::RemainingRets& results) {
+  const size_t count = results.size();
+  if (count == 0) return 0;
+  auto last = results.get<ffi::AnyBuffer>(count - 1);
+  const bool is_token =
+      last.has_value() && (*last)->element_type() == ffi::DataType::TOKEN;
+  return is_token ? count - 1 : count;
+}
+
 Shape ShapeOf(const ffi::AnyBuffer& buffer) {
   const auto dimensions = buffer.dimensions();
   return Shape(dimensions.begin(), dimensions.end());
@@ -149,18 +169,20 @@ Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
         Status(StatusCode::kInvalidArgument, ErrorCode::kNoSuchReduction,
                "bool cannot be scaled.");
   }
-  for (; next < operands.size(); ++next) {
+  const size_t operand_count = CountOf(operands);
+  const size_t result_count = CountOf(results);
+  for (; next < operand_count; ++next) {
     const ffi::AnyBuffer operand = *operands.get<ffi::AnyBuffer>(next);
     request.dtype = ToDataType(operand.element_type());
     request.inputs.push_back({operand.untyped_data(), ShapeOf(operand)});
   }
   if (request.kind == CollectiveKind::kAllreduce ||
       request.kind == CollectiveKind::kBroadcast) {
-    for (size_t i = 1; i < results.size(); ++i) {
+    for (size_t i = 1; i < result_count; ++i) {
       auto output = *results.get<ffi::AnyBuffer>(i);
       request.outputs.push_back(output->untyped_data());
     }
-  } else if (results.size() > 1) {
+  } else if (result_count > 1) {
     request.even_rows = true;
     auto output = *results.get<ffi::AnyBuffer>(1);
     request.allocate_output =
@@ -241,7 +263,7 @@ ffi::Error Start(const Place& place, ffi::RemainingArgs operands,
   if (!StartedCalls::Get().HasWait(number)) {
     return StartDropped(std::move(request), place);
   }
-  const size_t first = operands.size() - request.inputs.size();
+  const size_t first = CountOf(operands) - request.inputs.size();
   for (size_t i = 0; i < request.outputs.size(); ++i) {
     if (!IsAt(*operands.get<ffi::AnyBuffer>(first + i), request.outputs[i])) {
       // The peers are told.
