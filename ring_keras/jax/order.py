@@ -17,8 +17,9 @@ from typing import Any
 
 import jax
 from jax._src import dispatch, effects
+from jax._src.core import eval_jaxpr
 from jax._src.interpreters import mlir
-from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.extend.core import Primitive
 
 __all__ = ["EFFECTS", "contained", "forget_failed", "jit", "leave", "take"]
 
@@ -87,7 +88,9 @@ def contained(function: Callable[..., Any]) -> Callable[..., Any]:
         # that is over. Of a new one it has nothing.
         traced = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)
         closed, shapes = traced(*args)
-        results = _contained.bind(*jax.tree.leaves(args), closed=closed)
+        results = _contained.bind(
+            *closed.consts, *jax.tree.leaves(args), jaxpr=closed.jaxpr
+        )
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return contains
@@ -97,15 +100,21 @@ _contained = Primitive("ring_keras_contained")
 _contained.multiple_results = True
 
 
-def _results(*_: Any, closed: Any) -> tuple[list[Any], Any]:
-    return closed.out_avals, closed.effects - EFFECTS
+def _results(*_: Any, jaxpr: Any) -> tuple[list[Any], Any]:
+    return [each.aval for each in jaxpr.outvars], jaxpr.effects - EFFECTS
 
 
-def _lowered(context: Any, *operands: Any, closed: Any) -> Any:
+def _lowered(context: Any, *operands: Any, jaxpr: Any) -> Any:
     others = dict(context.tokens_in.items())
     begun = {**others, _COMMUNICATES: mlir.hlo.create_token()}
     inner = context.replace(tokens_in=mlir.TokenSet(begun))
-    outputs = mlir.lower_fun(jaxpr_as_fun(closed))(inner, *operands)
+    count = len(jaxpr.constvars)
+
+    def computed(*values: Any) -> list[Any]:
+        found: list[Any] = eval_jaxpr(jaxpr, values[:count], *values[count:])
+        return found
+
+    outputs = mlir.lower_fun(computed)(inner, *operands)
     left = dict(inner.tokens_out.items())
     context.set_tokens_out(mlir.TokenSet({effect: left[effect] for effect in others}))
     return outputs

@@ -91,9 +91,10 @@ class JaxFit(RanksFit):
         super()._take_train_function()
         if self._train_function not in _made_for:
             raise RingKerasError(
-                f"[RK660] model '{self._trained.name}' makes its train function itself, "
-                "without keras.Model.make_train_function(). With Keras's back end jax "
-                "ranks cannot be weighted in it: write a train_step() in its place."
+                f"[RK660] model '{self._trained.name}' makes its train function "
+                "itself, without keras.Model.make_train_function(). With Keras's back "
+                "end jax ranks cannot be weighted in it: write a train_step() in its "
+                "place."
             )
 
     def _step(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
@@ -172,11 +173,12 @@ def _counting(model: keras.Model) -> Callable[..., Any]:
     def counted_step(state: Any, data: Any) -> Any:
         trained = of()
         assert trained is not None
-        if _traced_for(trained) is None:
-            return train_step(state, data)
-        is_compiled = isinstance(jax.tree.leaves(state)[0], jax.core.Tracer)
         with step_of(trained, data):
-            # A step begins when the one before it has ended.
-            return (contained(train_step) if is_compiled else train_step)(state, data)
+            return train_step(state, data)
 
-    return counted_step
+    def step(state: Any, data: Any) -> Any:
+        is_compiled = isinstance(jax.tree.leaves(state)[0], jax.core.Tracer)
+        # A step begins when the one before it has ended.
+        return (contained(counted_step) if is_compiled else counted_step)(state, data)
+
+    return step
