@@ -265,6 +265,8 @@ def translated() -> Iterator[None]:
     try:
         yield
     except _of_frameworks() as error:
+        if order := sys.modules.get("ring_keras.jax.order"):
+            order.forget_failed()
         if not isinstance(error, _loaded("tensorflow", "OpError")) or isinstance(
             error, _loaded("tensorflow", "AbortedError")
         ):

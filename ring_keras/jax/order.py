@@ -11,6 +11,7 @@ begins when the one before it has ended.
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -66,7 +67,8 @@ def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     one before it has given, as a training step takes the weights.
 
     Args:
-        function: Of trees of arrays, which gives one. It is not differentiated.
+        function: It gives a tree of arrays. The compiled one has no derivative, and no
+            `vmap`; in it there may be both.
         options: Of `jax.jit`, such as `donate_argnums`.
 
     Returns:
@@ -79,18 +81,31 @@ def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 def contained(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same for JAX to compile: its operations keep their order among themselves.
 
-    It takes and returns trees of arrays, and has no derivative.
+    It returns a tree of arrays, and has neither a derivative nor a rule for batches.
     """
 
     @functools.wraps(function)
-    def contains(*args: Any) -> Any:
-        # JAX takes what it has traced of the same function, though that may be of a job
-        # that is over. Of a new one it has nothing.
-        traced = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)
-        closed, shapes = traced(*args)
-        results = _contained.bind(
-            *closed.consts, *jax.tree.leaves(args), jaxpr=closed.jaxpr
-        )
+    def contains(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        places = [
+            place
+            for place, leaf in enumerate(leaves)
+            if isinstance(leaf, jax.core.Tracer)
+        ]
+        if not places:
+            return function(*args, **kwargs)  # JAX compiles nothing.
+
+        # A new one each time: JAX takes what it has traced of a function before, though
+        # that may be of a job that is over.
+        def of_arrays(*arrays: Any) -> Any:
+            for place, array in zip(places, arrays, strict=True):
+                leaves[place] = array
+            given, named = jax.tree.unflatten(tree, leaves)
+            return function(*given, **named)
+
+        arrays = [leaves[place] for place in places]
+        closed, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
+        results = _contained.bind(*closed.consts, *arrays, jaxpr=closed.jaxpr)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return contains
@@ -125,5 +140,14 @@ mlir.register_lowering(_contained, _lowered)
 
 
 def forget_failed() -> None:
-    """What follows does not depend on a computation that has failed."""
+    """What follows in this thread does not depend on a computation that has failed."""
     dispatch.runtime_tokens.clear()
+
+
+@atexit.register
+def _forget_handled() -> None:
+    """JAX would print an error again that the program has handled."""
+    try:
+        dispatch.runtime_tokens.block_until_ready()
+    except Exception:
+        forget_failed()

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ring_keras.errors import translated
 from ring_keras.jax import calls, order
-from ring_keras.jax.errors import in_computation
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["Collective", "bind"]
@@ -112,7 +112,8 @@ def _computation(collective: Collective) -> Any:
 
 
 def _run(array: Any, *, collective: Collective) -> Any:
-    with in_computation():
+    # It is compiled though nothing else is to be.
+    with translated(), jax.disable_jit(False):
         return jax.block_until_ready(_computation(collective)(array))
 
 

@@ -39,9 +39,18 @@ def tensorflow_variable(value: Any) -> Any:
 
 
 def has_array(variable: Any) -> bool:
-    """Whether a variable has its value: `fit` on JAX takes it, and steps end arrays."""
+    """Whether a variable on JAX has its value.
+
+    `fit` takes it, a step gets its memory, and one that fails gives it an error.
+    """
     array = private(variable, "_value")
-    return array is not None and not array.is_deleted()
+    if array is None or array.is_deleted():
+        return False
+    try:
+        array.block_until_ready()
+    except Exception:
+        return False
+    return True
 
 
 def variable_key(variable: Any) -> Hashable:

@@ -208,8 +208,11 @@ def _beside_fit(method: Callable[..., Any]) -> Callable[..., Any]:
     def train_on_batch(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         if _ranks_of(model) is None:
             return method(model, *args, **kwargs)
-        with RanksFit.around_another(model), training_on_batch(model):
-            framework().fit.begin_on_batch(model, *args, **kwargs)
+        with (
+            RanksFit.around_another(model),
+            training_on_batch(model),
+            framework().fit.around_batch(model, *args, **kwargs),
+        ):
             return method(model, *args, **kwargs)
 
     return train_on_batch

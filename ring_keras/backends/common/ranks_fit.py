@@ -107,8 +107,12 @@ class RanksFit(keras.callbacks.Callback):
             outer._take_model()
 
     @classmethod
-    def begin_on_batch(cls, model: keras.Model, *args: Any, **kwargs: Any) -> None:
-        """Before `train_on_batch` of these arguments."""
+    @contextlib.contextmanager
+    def around_batch(
+        cls, model: keras.Model, *args: Any, **kwargs: Any
+    ) -> Iterator[None]:
+        """In it `train_on_batch` of these arguments runs."""
+        yield
 
     def __enter__(self) -> RanksFit:
         """Keras reports epochs to it."""

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from ring_keras.backends.common.buckets import buckets_of
 from ring_keras.backends.common.reducer import Options, Reducer
 from ring_keras.backends.common.step import Step
+from ring_keras.errors import translated
 from ring_keras.jax import calls
-from ring_keras.jax.errors import in_computation
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["JaxReducer"]
@@ -119,7 +119,7 @@ class JaxReducer(Reducer):
             return traced
         if key not in self._computations:
             self._computations[key] = jax.jit(function)
-        with in_computation():
+        with translated():
             result: list[Any] = jax.block_until_ready(
                 self._computations[key](arrays, jnp.float32(weight))
             )

@@ -15,8 +15,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.backends.common.hook import hooks_of
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.step import step_of
-from ring_keras.errors import RingKerasError
-from ring_keras.jax.errors import in_computation
+from ring_keras.errors import RingKerasError, translated
 from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import has_peers
@@ -32,7 +31,8 @@ class JaxFit(RanksFit):
     """See `RanksFit`."""
 
     @classmethod
-    def begin_on_batch(
+    @contextlib.contextmanager
+    def around_batch(
         cls,
         model: keras.Model,
         x: Any = None,
@@ -40,11 +40,16 @@ class JaxFit(RanksFit):
         sample_weight: Any = None,
         *others: Any,
         **more: Any,
-    ) -> None:
-        """Before JAX takes the weights."""
+    ) -> Iterator[None]:
+        """Begins alike before JAX takes the weights."""
+        _require_values(model)
         internals.build_on_batch(model, (x, y, sample_weight))
         for hook in hooks_of(model):
             super(type(hook), hook).begin_alike(model.trainable_weights)
+        with translated():
+            yield
+            # Keras leaves an error to who reads a value.
+            jax.block_until_ready([one.value for one in model.variables])
 
     def refuse_what_is_not_there(self) -> None:
         """Also a model whose values are gone, and other ways of Keras on JAX."""
@@ -55,12 +60,7 @@ class JaxFit(RanksFit):
                 "[RK660] Keras with NNX is not there yet with ring_keras. Unset "
                 "KERAS_NNX_ENABLED."
             )
-        if not all(map(internals.has_array, self._trained.variables)):
-            raise RingKerasError(
-                f"[RK664] model '{self._trained.name}' has lost its values in a step "
-                "that failed: JAX had given their memory to it. Make the model anew, "
-                "and load its weights from a file."
-            )
+        _require_values(self._trained)
         if keras.distribution.distribution() is not None:
             raise RingKerasError(
                 "[RK660] keras.distribution is set, which divides a model among the "
@@ -106,10 +106,10 @@ class JaxFit(RanksFit):
                 if batch is None or not self._begin_step(batch):
                     break
                 assert self._train_function is not None
-                with in_computation():
-                    self._logs, state = self._train_function(state, iter([batch]))
+                with translated():
+                    made = self._train_function(state, iter([batch]))
                     # A step that fails does so here, not in the next one.
-                    jax.block_until_ready((self._logs, state))
+                    self._logs, state = jax.block_until_ready(made)
         except BaseException:
             # Keras gives the model what it had after the last execution, whose memory
             # the first step has taken. That of this one's last step is whole, unless
@@ -118,6 +118,15 @@ class JaxFit(RanksFit):
                 internals.keep_state_of_step(self._trained, state)
             raise
         return self._logs, state
+
+
+def _require_values(model: keras.Model) -> None:
+    if not all(map(internals.has_array, model.variables)):
+        raise RingKerasError(
+            f"[RK664] model '{model.name}' has lost its values in a step that failed: "
+            "JAX had given their memory to it. Make the model anew, and load its "
+            "weights from a file."
+        )
 
 
 @functools.cache
@@ -131,8 +140,9 @@ def make_train_functions_anew(cls: type[keras.Model]) -> None:
     @functools.wraps(method)
     def make_train_function(model: keras.Model, force: bool = False) -> None:
         made = model.train_function
-        if made is not None and not force and RanksFit.of(model) is not None:
-            return  # Its steps, for as long as it is under way.
+        under_way = RanksFit.of(model)
+        if under_way is not None and made == under_way._step and not force:
+            return  # Keras's are in it.
         made_for = _traced_for(model)
         if made is not None and _made_for.get(made) != made_for:
             force = True

@@ -15,7 +15,7 @@ from support.feature_fits import FEATURES, trained
 
 needs_back_end()
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 WIDE = {"JAX_ENABLE_X64": "1"}
 # Losses of Keras are of 32 bits on torch.

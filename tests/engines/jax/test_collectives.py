@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import numpy as np
@@ -383,6 +384,46 @@ def test_errors_name_ranks_and_codes():
     assert [kind for kind, _ in first[8:]] == ["PeerLostError"] * 2, first
     assert "rank 1" in first[8][1]
     assert "NotInitializedError" in str(second[8])
+
+
+def handled_worker():
+    """An error in a computation that takes its time; what follows is as ever."""
+    ring, ring_jax = begun()
+    rank = ring.rank()
+    square = jnp.ones((1500, 1500)) / 1500
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def step(x, rows):
+        return ring_jax.allreduce((x @ x @ x)[:rows], "sum")
+
+    try:
+        with ring.errors.translated():
+            jax.block_until_ready(step(square, 2 + rank))
+    except ring.RankMismatchError:
+        handled = True
+    found = [float(step(square, 3)[0, 0]) for _ in range(2)]
+
+    @functools.partial(ring_jax.jit, static_argnames="how")
+    def named(x, *, by, how):
+        return ring_jax.allreduce({"x": x * by["k"]}, how)
+
+    found.append(float(named(jnp.float32(rank + 1), by={"k": 2.0}, how="max")["x"]))
+    with jax.disable_jit():
+        found.append(float(ring_jax.jit(ring_jax.allreduce)(jnp.float32(rank))))
+    # Handled, and not forgotten: nothing is printed of it in the end.
+    with contextlib.suppress(Exception):
+        jax.block_until_ready(step(square, 2 + rank))
+    return handled, found
+
+
+def test_what_follows_a_handled_error_is_as_ever():
+    outcomes = ranks(handled_worker, 2, check=False)
+
+    for outcome in outcomes:
+        handled, found = outcome.result
+        assert handled
+        np.testing.assert_allclose(found, [2 / 1500, 2 / 1500, 4, 0.5], rtol=1e-5)
+        assert "Traceback" not in outcome.stderr
 
 
 def sets_worker():

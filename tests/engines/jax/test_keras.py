@@ -69,10 +69,16 @@ def memberships_worker():
     between = message_of(lambda: model.fit(x, y, **fit))
     ring.init()
     is_stale = model.train_function is function
-    model.train_on_batch(x[:6], y[:6])
-    is_anew = model.train_function is not function
     model.fit(x, y, **fit)
-    return is_kept, between, is_stale and is_anew, state_of(model)
+    is_anew = model.train_function is not function
+    # A model that another optimizer has trained, and that is not compiled anew.
+    other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    other.compile("sgd", loss="mse")
+    other.fit(x, y, **fit)
+    other.optimizer = ring.DistributedOptimizer("sgd")
+    other.optimizer.build(other.trainable_variables)
+    other.fit(x, y, **fit)
+    return is_kept, between, is_stale and is_anew, state_of(model) + state_of(other)
 
 
 def test_nothing_compiled_outlives_its_job():
@@ -151,8 +157,7 @@ def test_a_loop_of_ones_own_averages_too():
     np.testing.assert_allclose(found[0][2][1], bias, rtol=1e-5)
 
 
-def lost_values_worker():
-    """A collective that fails inside of a compiled step takes the weights with it."""
+def differing_worker():
     import keras
 
     import ring_keras as ring
@@ -170,7 +175,7 @@ def lost_values_worker():
 
 
 def test_models_that_differ_are_told_and_kept():
-    found = ranks(lost_values_worker, 2)
+    found = ranks(differing_worker, 2)
 
     for rank, (differ, shapes) in enumerate(found):
         assert differ[0] == "RankMismatchError"
@@ -358,3 +363,57 @@ def test_two_optimizers_with_branches(kind):
     for weights in ranks(two_worker, 2, False, kind):
         for got, wanted in zip(weights, alone, strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def lost_values_worker(units, way):
+    """A collective fails in the second step, as it runs."""
+    import keras
+
+    import ring_keras as ring
+
+    ring.init()
+    rank = ring.rank()
+    x, y = data_of(rank, 3000)
+    keras.utils.set_random_seed(1)
+
+    class Odd(keras.layers.Layer):
+        """Another shape on one rank, for batches of another size."""
+
+        def call(self, inputs):
+            if inputs.shape[0] == 999:
+                ring.allreduce(inputs[: 1 + rank], name="odd")
+            return inputs
+
+    layers = [keras.layers.Dense(units) for _ in range(3)]
+    model = keras.Sequential([keras.Input((4,)), *layers, Odd(), keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+
+    def batches():
+        yield x[:1000], y[:1000]
+        yield x[:999], y[:999]
+
+    if way == "fit":
+        first = message_of(lambda: model.fit(batches(), verbose=0))
+    else:
+        model.train_on_batch(x[:1000], y[:1000])
+        first = message_of(lambda: model.train_on_batch(x[:999], y[:999]))
+    then = message_of(lambda: model.fit(batches(), verbose=0))
+    batch = message_of(lambda: model.train_on_batch(x[:1000], y[:1000]))
+    again = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    again.compile(ring.DistributedOptimizer("sgd"), loss="mse")
+    again.fit(x, y, verbose=0)
+    return first, then, batch, state_of(again)
+
+
+@pytest.mark.parametrize("way", ["fit", "train_on_batch"])
+@pytest.mark.parametrize("units", [2, 1024])
+def test_values_that_a_failed_step_has_taken_are_told_of(units, way):
+    """Small steps fail as they are called, large ones as they are waited for."""
+    found = ranks(lost_values_worker, 2, units, way)
+
+    for first, then, batch, _ in found:
+        assert first[0] == "RankMismatchError"
+        assert "shape differs across ranks" in first[1]
+        assert then[1].startswith("[RK664] model 'sequential' has lost its values")
+        assert batch[1].startswith("[RK664]")
+    assert_equal_on_all([state for *_, state in found])
