@@ -115,7 +115,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-steps versions nightly wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-steps versions nightly wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -197,15 +197,21 @@ test-engines: $(TEST_READY) build $(ENGINES_READY)
 	  if test $$engine = spark; then build_support/install_spark_tools.sh; fi; \
 	  if test $$engine = deploy; then build_support/install_shell_tools.sh; fi; \
 	  case $$engine in torch | jax) \
-	    switch=-DRING_KERAS_BUILD_$$(echo $$engine | tr a-z A-Z)=ON; \
-	    CMAKE_ARGS="$(CMAKE_ARGS) $$switch" \
-	      $(ENGINES_DIR)/$$engine/bin/python setup.py --quiet build_ext --inplace; \
+	    $(MAKE) --no-print-directory build-for-$$engine; \
 	    KERAS_BACKEND=$$engine $(ENGINES_DIR)/$$engine/bin/python -m pytest \
 	      -m "engines and not slow" tests/engines/back_ends tests/engines/$$engine $(PYTEST_ARGS);; \
 	  *) $(ENGINES_DIR)/$$engine/bin/python -m pytest \
 	      -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS);; \
 	  esac; \
 	done
+
+# With torch's headers, which fit its release alone. Those of TensorFlow do for JAX.
+build-for-torch:
+	CMAKE_ARGS="$(CMAKE_ARGS) -DRING_KERAS_BUILD_TORCH=ON" \
+	  $(ENGINES_DIR)/torch/bin/python setup.py --quiet build_ext --inplace
+
+build-for-jax:
+	CMAKE_ARGS="$(CMAKE_ARGS) -DRING_KERAS_BUILD_JAX=ON" $(BUILD_EXT)
 
 # Where there is no npm, PyPI has one.
 board: $(INSTALLED)

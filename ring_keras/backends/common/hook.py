@@ -147,7 +147,18 @@ class GradientHook:
         return all(id(variable) in known for variable in variables)
 
     def begin_alike(self, variables: Sequence[Any]) -> None:
-        """In a loop of one's own: all ranks take the first one's, if they differ."""
+        """Before an update in a loop of one's own, or `train_on_batch`."""
+        self.take_first_ranks(variables, has_gradients=True)
+
+    def take_first_ranks(
+        self, variables: Sequence[Any], *, has_gradients: bool
+    ) -> None:
+        """All ranks take the first one's, if they differ; collective the first time.
+
+        Args:
+            variables: What the optimizer trains.
+            has_gradients: Whether those of the step are there already.
+        """
         if self.have_begun(variables):
             return
         process_set = self.options.process_set
@@ -163,11 +174,13 @@ class GradientHook:
             if process_set.rank() == 0:
                 logging.warning(
                     "ring_keras: [RK328] before the first step the ranks' variables "
-                    "differed: '%s'%s. All ranks have taken rank %d's. The gradients "
-                    "of this one step are those at the old values.",
+                    "differed: '%s'%s. All ranks have taken rank %d's.%s",
                     variable_name(changing[0]),
                     f" and {len(changing) - 1} more" if len(changing) > 1 else "",
                     process_set.ranks[0],
+                    " The gradients of this one step are those at the old values."
+                    if has_gradients
+                    else "",
                 )
             take_first_ranks(changing, "keras/start", process_set)
         if model is not None:

@@ -45,7 +45,7 @@ class JaxFit(RanksFit):
         _require_values(model)
         internals.build_on_batch(model, (x, y, sample_weight))
         for hook in hooks_of(model):
-            super(type(hook), hook).begin_alike(model.trainable_weights)
+            hook.take_first_ranks(model.trainable_weights, has_gradients=False)
         with translated():
             yield
             # Keras leaves an error to who reads a value.
