@@ -254,7 +254,8 @@ class ElasticMembers(Members):
         self._forming_since = None
         has_state = any(process.has_state for process in members)
         for rank, process in enumerate(members):
-            if process.rank is None:
+            # Those that the job begins with say nothing of what comes later.
+            if process.rank is None and self._generation > 1:
                 self._stillborn = 0
             process.rank, process.waits = rank, False
             assert process.tell is not None

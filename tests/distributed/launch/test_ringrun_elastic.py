@@ -169,6 +169,7 @@ def test_replacements_that_never_join_are_the_last(ringrun: Ringrun) -> None:
 note(f"born.{rank}")
 if rank > 0:
     sys.exit(3)
+wait_for("born.2")  # The job may begin while they end.
 join()
 wait_for("go")
 end()
