@@ -12,6 +12,7 @@ __all__ = ["has_own", "of_back_end", "require_tensorflow"]
 # What back ends have in place of what needs TensorFlow: the module.
 _OF_ALL = {
     "DistributedOptimizer": "ring_keras.backends.common.optimizer",
+    "barrier": "ring_keras.values.barrier",
     "broadcast_variables": "ring_keras.backends.common.broadcast_variables",
     "data.shard": "ring_keras.backends.common.shard",
 }

@@ -13,9 +13,6 @@ from ring_keras.errors import RingKerasError
 
 __all__ = ["has_wait", "library", "number_of"]
 
-# With another one collectives hang, or fail as they are traced.
-_VERSION = (0, 10)
-
 # tf_ops/kernels/xla/custom_calls.h.
 _TARGETS = ("run", "start", "wait")
 
@@ -25,14 +22,8 @@ def library() -> ctypes.CDLL:
     """Opened, and its handlers known to JAX.
 
     Raises:
-        RingKerasError: If ring_keras was built without it, or for another JAX.
+        RingKerasError: If ring_keras was built without it.
     """
-    if jax.__version_info__[:2] != _VERSION:
-        raise RingKerasError(
-            "[RK665] ring_keras keeps the order of collectives by private names of JAX "
-            f"0.10, and JAX {jax.__version__} is installed. Run `pip install "
-            "'jax>=0.10,<0.11'`."
-        )
     path = Path(_native.__file__).with_name("libring_keras_jax.so")
     if not path.exists():
         raise RingKerasError(

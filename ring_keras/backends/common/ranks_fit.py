@@ -308,6 +308,9 @@ class RanksFit(keras.callbacks.Callback):
             hook.begun_alike(model.weights)
         agree_on_layers(model, lambda _: False, "fit/layers", self._process_set)
 
+    def bring_values(self) -> None:
+        """Within an epoch: the model's variables have what the last step has given."""
+
     def take_modules_state(self) -> None:
         """The first rank's state of what Keras does not know; collective."""
 
@@ -337,6 +340,7 @@ class RanksFit(keras.callbacks.Callback):
         """Compares weights, if that is asked for."""
         every = current_job().config.check_steps
         if every and not self._is_skipping and self._steps % every == 0:
+            self.bring_values()
             require_all_there(self._process_set)
             self._require_one_model(
                 f"{self._steps} steps after its beginning", of_layers=False

@@ -67,25 +67,20 @@ class JaxFit(RanksFit):
                 "devices of JAX. With ring_keras each rank has one: unset it."
             )
 
-    def _leave_model(self) -> None:
-        # Within an epoch `fit` has taken the values of variables.
+    def bring_values(self) -> None:
+        """Within an epoch `fit` has taken the values of variables."""
         self._trained.jax_state_sync()
+
+    def _leave_model(self) -> None:
+        self.bring_values()
         super()._leave_model()
 
     @contextlib.contextmanager
     def evaluating(self, *, validates: bool) -> Iterator[None]:
         """In it `evaluate` runs, which looks for the values of variables, too."""
-        self._trained.jax_state_sync()
+        self.bring_values()
         with super().evaluating(validates=validates):
             yield
-
-    def on_train_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
-        """Compares weights, if that is asked for."""
-        if current_job().config.check_steps:
-            self._trained.jax_state_sync()
-        super().on_train_batch_end(batch, logs)
 
     def _take_train_function(self) -> None:
         super()._take_train_function()

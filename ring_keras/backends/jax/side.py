@@ -18,6 +18,7 @@ class JaxSide(Side):
 
     def load(self) -> None:
         """JAX would start a thread for each core of the host, on each rank."""
-        threads = threads_of_rank()
-        if threads is not None:
-            os.environ.setdefault(_THREADS, str(threads))
+        # What the user has said, JAX does not read.
+        threads = os.environ.get("OMP_NUM_THREADS") or str(threads_of_rank() or "")
+        if threads.isdecimal():
+            os.environ.setdefault(_THREADS, threads)

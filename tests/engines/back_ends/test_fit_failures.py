@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.back_ends import BACK_END, begin, needs_back_end, ranks
+from support.back_ends import BACK_END, begin, needs_back_end, on_back_end, ranks
 
 needs_back_end()
 
@@ -156,6 +156,7 @@ def uneven_worker():
     x, y = data_of(ring.rank(), 24 - 6 * ring.rank())
     early = message_of(lambda: model.fit(x, y, batch_size=6, epochs=2, verbose=0))
 
+    model.steps_per_execution = on_back_end(torch=1, jax=2)
     late = message_of(lambda: model.fit(batches_of(x, y), epochs=1, verbose=0))
     return early, late
 
@@ -368,3 +369,22 @@ def test_training_alone_on_divided_data_is_told_once():
 
     assert [text.count("[RK651]") for text in said] == [1, 0], said
     assert "[RK503]" not in "".join(said)
+
+
+def barrier_worker(path):
+    """One writes a file, which all read after the barrier; then a pair meets."""
+    ring = begin()
+    file = Path(path)
+    if ring.rank() == 2:
+        file.write_text("whole")
+    ring.barrier()
+    read = file.read_text()
+    pair = ring.add_process_set([0, 2])
+    if ring.rank() != 1:
+        ring.barrier(name="pair", process_set=pair)
+    ring.barrier()
+    return read
+
+
+def test_a_barrier_waits_for_all(tmp_path):
+    assert ranks(barrier_worker, 3, str(tmp_path / "file")) == ["whole"] * 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 
 import numpy as np
 import pytest
@@ -165,6 +166,11 @@ def derivatives_worker():
             jax.jit(lambda x: jax.jvp(linear, (x,), (2 * x,)))(x),
             jax.jit(jax.vmap(jax.grad(loss)))(jnp.stack([x, 3 * x])),
         )
+    if ring.rank():  # What overflows on one rank is no number of the others'.
+        sent = jax.grad(lambda x: ring_jax.broadcast(x, 0).sum() * jnp.inf)(x)
+    else:
+        sent = jax.grad(lambda x: ring_jax.broadcast(x, 0).sum() * 0)(x) * 0
+    assert ring.rank() == 0 or not np.asarray(sent).any()
     nonlinear = None
     try:
         jax.grad(lambda x: ring_jax.allreduce(x, "max").sum())(x)
@@ -441,3 +447,19 @@ def sets_worker():
 
 def test_process_sets():
     assert ranks(sets_worker, 3) == [(3.0, 0.0, 0.0), (3.0, 3.0, 2.0), (3.0, 3.0, 2.0)]
+
+
+def other_version_worker():
+    """Of JAX, whose private names may have another meaning."""
+    import ring_keras as ring
+
+    jax.__version_info__ = (0, 9, 2)
+    try:
+        importlib.import_module("ring_keras.jax")
+    except ring.RingKerasError as error:
+        return error.code
+    return None
+
+
+def test_another_version_of_jax_is_refused():
+    assert ranks(other_version_worker, 1) == ["RK665"]

@@ -57,8 +57,8 @@ DataType ToDataType(ffi::DataType dtype) {
   }
 }
 
-// How many there are, without the token that JAX puts behind them: it orders the
-// calls, and has no memory.
+// How many there are, without the token that JAX puts behind them: it orders
+// the calls, and has no memory.
 size_t CountOf(const ffi::RemainingArgs& operands) {
   const size_t count = operands.size();
   if (count == 0) return 0;

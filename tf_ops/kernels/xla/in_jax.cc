@@ -1,5 +1,6 @@
-// The handlers in JAX, whose XLA is the same: ring_keras/backends/jax/library.py
-// tells it of them. Tests drive them on GPUs by this, too, without TensorFlow.
+// The handlers in JAX, whose XLA is the same:
+// ring_keras/backends/jax/library.py tells it of them. Tests drive them on GPUs
+// by this, too, without TensorFlow.
 #include <cstdint>
 #include <string_view>
 
@@ -18,7 +19,8 @@ CallTrace::~CallTrace() = default;
 
 namespace {
 
-// The number of the value of `Enum`, of `count`, that has this name; -1: none has.
+// The number of the value of `Enum`, of `count`, that has this name; -1: none
+// has.
 template <typename Enum>
 int64_t NumberOf(const char* name, int count) {
   for (int i = 0; i < count; ++i) {
@@ -44,7 +46,8 @@ RING_KERAS_EXPORT XLA_FFI_Handler* RingKerasXlaHandler(const char* target,
   return nullptr;
 }
 
-// What calls say by numbers in their attributes: "kind", "reduce_op" or "dtype".
+// What calls say by numbers in their attributes: "kind", "reduce_op" or
+// "dtype".
 RING_KERAS_EXPORT int64_t RingKerasXlaNumber(const char* what,
                                              const char* name) {
   using ring_keras::NumberOf;
