@@ -265,16 +265,16 @@ def translated() -> Iterator[None]:
     try:
         yield
     except _of_frameworks() as error:
-        if order := sys.modules.get("ring_keras.jax.order"):
-            order.forget_failed()
-        if not isinstance(error, _loaded("tensorflow", "OpError")) or isinstance(
-            error, _loaded("tensorflow", "AbortedError")
-        ):
+        ours = from_tensorflow(error)
+        of_jax = isinstance(error, _of_jax()) and ours is not error
+        if of_jax or isinstance(error, _loaded("tensorflow", "AbortedError")):
             # A signal handler raised while the collective waited.
             _native.raise_from_handler()
-        ours = from_tensorflow(error)
         if ours is None or ours is error:
             raise
+        if of_jax:
+            # JAX would raise it again in the next computation.
+            importlib.import_module("ring_keras.jax.order").forget_failed()
         raise ours from error
     else:
         # The collective may have ended while the handler ran.

@@ -9,7 +9,14 @@ import numpy as np
 from ring_keras import _native
 from ring_keras.job.process_set import ProcessSet
 
-__all__ = ["all_digests", "differing", "digests", "variable_name", "who_has_what"]
+__all__ = [
+    "all_digests",
+    "differing",
+    "digests",
+    "gather_digests",
+    "variable_name",
+    "who_has_what",
+]
 
 
 def all_digests(
@@ -30,7 +37,14 @@ def all_digests(
     Raises:
         RankMismatchError: If the ranks have different numbers of variables.
     """
-    row = np.array([digests(variables)], np.int64)
+    return gather_digests(digests(variables), name, process_set)
+
+
+def gather_digests(
+    own: Sequence[int], name: str, process_set: ProcessSet
+) -> np.ndarray[Any, Any]:
+    """The same of digests that this rank has computed."""
+    row = np.array([own], np.int64)
     return _native.allgather(row, name, process_set.communicator_id())
 
 

@@ -22,13 +22,11 @@ class Framework:
     """That of a back end, in its module `framework` under the name `FRAMEWORK`.
 
     Attributes:
-        name: Of Keras's back end.
         hook: What makes an optimizer reduce its gradients.
         fit: What the ranks do together in a `fit`.
         prepare: Called once, before an optimizer is the first to reduce.
     """
 
-    name: str
     hook: type[GradientHook]
     fit: type[RanksFit]
     prepare: Callable[[], None]

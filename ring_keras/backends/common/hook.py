@@ -112,9 +112,7 @@ class GradientHook:
             return
         self.begin_alike(variables)
         if optimizer.gradient_accumulation_steps:
-            share = self._reducer.share(current_step())
-            if share is not None:
-                gradients = [gradient * share for gradient in gradients]
+            gradients = self._reducer.shared(gradients, current_step())
         self._variables = variables
         try:
             apply(optimizer, gradients, variables)

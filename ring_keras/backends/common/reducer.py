@@ -66,11 +66,11 @@ class Reducer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def share(self, step: Step) -> Any:
-        """This rank's part of all ranks' weights, times their number; collective.
+    def shared(self, gradients: list[Any], step: Step) -> list[Any]:
+        """Times this rank's part of all ranks' weights, and their number; collective.
 
         For gradients that are added up over several steps, whose ranks may have other
-        numbers of examples in each. None: all count alike.
+        numbers of examples in each. Their types stay.
         """
 
     @abc.abstractmethod

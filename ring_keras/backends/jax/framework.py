@@ -25,4 +25,4 @@ def _prepare() -> None:
     make_train_functions_anew(keras.Model)
 
 
-FRAMEWORK = Framework("jax", JaxHook, JaxFit, _prepare)
+FRAMEWORK = Framework(JaxHook, JaxFit, _prepare)

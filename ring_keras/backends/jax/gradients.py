@@ -13,6 +13,7 @@ from ring_keras.backends.common.reducer import Options, Reducer
 from ring_keras.backends.common.step import Step
 from ring_keras.errors import translated
 from ring_keras.jax import calls
+from ring_keras.job.job import PerJob, current_job
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["JaxReducer"]
@@ -23,7 +24,7 @@ class JaxReducer(Reducer):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._computations: dict[tuple[Any, ...], Any] = {}
+        self._computations: PerJob[dict[tuple[Any, ...], Any]] = PerJob(dict)
 
     def reduce(  # noqa: D102  As in Reducer.
         self, gradients: Sequence[Any], variables: Sequence[Any], step: Step
@@ -72,13 +73,16 @@ class JaxReducer(Reducer):
         key = (name, plan, communicator_id)
         return self._computed(reduced, key, list(gradients), weight)
 
-    def share(self, step: Step) -> Any:  # noqa: D102  As in Reducer.
+    def shared(  # noqa: D102  As in Reducer.
+        self, gradients: list[Any], step: Step
+    ) -> list[Any]:
         if self.counts_alike(step):
-            return None
+            return gradients
         weight = jnp.asarray(step.weight, jnp.float32).reshape(())
         total = self._reduce_one(weight, ReduceOp.SUM, "weight")
         size = self.options.process_set.size()
-        return jnp.where(total > 0, weight * size / jnp.maximum(total, 1e-30), 0.0)
+        share = jnp.where(total > 0, weight * size / jnp.maximum(total, 1e-30), 0.0)
+        return [(gradient * share).astype(gradient.dtype) for gradient in gradients]
 
     def any_rank(self, here: Any) -> Any:  # noqa: D102  As in Reducer.
         flag = jnp.asarray(here, jnp.int32).reshape(())
@@ -117,11 +121,12 @@ class JaxReducer(Reducer):
         if any(isinstance(one, jax.core.Tracer) for one in (*arrays, weight)):
             traced: list[Any] = function(arrays, weight)
             return traced
-        if key not in self._computations:
-            self._computations[key] = jax.jit(function)
+        computations = self._computations.of(current_job())
+        if key not in computations:
+            computations[key] = jax.jit(function)
         with translated():
             result: list[Any] = jax.block_until_ready(
-                self._computations[key](arrays, jnp.float32(weight))
+                computations[key](arrays, jnp.float32(weight))
             )
         return result
 

@@ -9,11 +9,16 @@ from typing import Any
 import jax
 
 from ring_keras import keras_internals as internals
-from ring_keras.backends.common.hook import GradientHook
+from ring_keras.backends.common.hook import GradientHook, common_state
 from ring_keras.backends.common.step import Step
 from ring_keras.backends.jax.gradients import JaxReducer
 from ring_keras.errors import RankMismatchError
-from ring_keras.states.weight_digests import all_digests, differing, variable_name
+from ring_keras.states.weight_digests import (
+    differing,
+    digests,
+    gather_digests,
+    variable_name,
+)
 
 __all__ = ["JaxHook"]
 
@@ -31,23 +36,24 @@ class JaxHook(GradientHook):
         """
         if self.have_begun(variables):
             return
-        process_set = self.options.process_set
-        # Nothing is traced in a thread of its own: there variables have values.
+        optimizer = self._own()
+        state = [*variables, *common_state([optimizer])]
+        kept = [one for one in state if internals.has_array(one)]
+        # Nothing is traced in a thread of its own: there variables have values. Signals
+        # end the collective, which is in this one.
         with ThreadPoolExecutor(1) as beside:
-            kept = [one for one in variables if internals.has_array(one)]
-            digests = beside.submit(
-                all_digests, kept, "keras/start", process_set
-            ).result()
-        changing = differing(kept, digests)
+            own = beside.submit(digests, kept).result()
+        everyones = gather_digests(own, "keras/start", self.options.process_set)
+        changing = differing(kept, everyones)
         if changing:
             raise RankMismatchError(
                 "[RK663] before the first step of "
-                f"{type(self._own()).__name__} the ranks' variables differ: "
+                f"{type(optimizer).__name__} the ranks' variables differ: "
                 f"'{variable_name(changing[0])}'"
                 f"{f' and {len(changing) - 1} more' if len(changing) > 1 else ''}. "
-                "JAX has given the step their values already. Call "
-                "ring_keras.broadcast_variables(model.variables) before the first "
-                "step, and for optimizer.variables."
+                "JAX has given the step their values already. Before the first step "
+                "call ring_keras.broadcast_variables([*model.variables, "
+                "*optimizer.variables])."
             )
         self.begun_alike(variables)
 

@@ -19,4 +19,4 @@ def _divide_cores() -> None:
         torch.set_num_threads(min(threads, torch.get_num_threads()))
 
 
-FRAMEWORK = Framework("torch", TorchHook, TorchFit, _divide_cores)
+FRAMEWORK = Framework(TorchHook, TorchFit, _divide_cores)

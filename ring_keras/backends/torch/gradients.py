@@ -62,14 +62,17 @@ class TorchReducer(Reducer):
             operation.wait()
         return tensors
 
-    def share(self, step: Step) -> float | None:  # noqa: D102  As in Reducer.
+    def shared(  # noqa: D102  As in Reducer.
+        self, gradients: list[Any], step: Step
+    ) -> list[Any]:
         if self.counts_alike(step):
-            return None
+            return gradients
         weight = np.array([step.weight])
         total = np.empty(1)
         self._reduce_one(weight, total, ReduceOp.SUM, "weight")
         size = self.options.process_set.size()
-        return float(step.weight * size / total[0]) if total[0] else 0.0
+        share = float(step.weight * size / total[0]) if total[0] else 0.0
+        return [gradient * share for gradient in gradients] if share != 1 else gradients
 
     def any_rank(self, here: Any) -> torch.Tensor:  # noqa: D102  As in Reducer.
         flag = np.array([bool(here)], np.int32)

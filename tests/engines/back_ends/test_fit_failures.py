@@ -388,3 +388,57 @@ def barrier_worker(path):
 
 def test_a_barrier_waits_for_all(tmp_path):
     assert ranks(barrier_worker, 3, str(tmp_path / "file")) == ["whole"] * 3
+
+
+def compressed_worker(compression):
+    """Ranks of two hosts, in one step of which a weight becomes the mean gradient."""
+    os.environ["RING_KERAS_HOST_NAME"] = f"host{os.environ['RING_KERAS_RANK']}"
+    ring = begin()
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((1,)),
+            keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+        ]
+    )
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), compression=compression
+    )
+    model.compile(optimizer, loss="mse")
+    rows = np.full((2, 1), 1.0 + ring.rank() / 1000, "float32")
+    model.fit(rows, np.ones((2, 1), "float32"), batch_size=2, verbose=0)
+    return float(np.asarray(model.weights[0])[0, 0])
+
+
+@pytest.mark.parametrize("compression", ["none", "bf16"])
+def test_gradients_travel_compressed_between_hosts(compression):
+    first, second = ranks(compressed_worker, 2, compression)
+
+    assert first == second
+    exact = 2 * 1.0005
+    assert (abs(first - exact) < 1e-6) == (compression == "none")
+    np.testing.assert_allclose(first, exact, rtol=2**-8)
+
+
+def narrow_worker():
+    """All in 16 bits, and ranks have other numbers of examples in what they add up."""
+    ring = begin()
+    import keras
+
+    keras.config.set_dtype_policy("bfloat16")
+    keras.utils.set_random_seed(1)
+    x, y = data_of(ring.rank(), 10 + 2 * ring.rank())
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.05, gradient_accumulation_steps=2)
+    model.compile(ring.DistributedOptimizer(optimizer), loss="mse")
+    model.fit(x, y, batch_size=6, epochs=2, verbose=0)
+    weights = [weight.value for weight in model.weights]
+    return [keras.ops.convert_to_numpy(keras.ops.cast(w, "float32")) for w in weights]
+
+
+def test_gradients_of_16_bits_are_added_up():
+    found = ranks(narrow_worker, 2)
+
+    assert_equal_on_all(found)
+    assert found[0][0].any()

@@ -126,8 +126,11 @@ def own_loop_worker():
             [v.value for v in optimizer.variables],
         )
 
-    differ = message_of(lambda: step(state(), x, y))
-    ring.broadcast_variables([*model.variables, *optimizer.variables])
+    differ = [message_of(lambda: step(state(), x, y))]
+    ring.broadcast_variables(model.variables)
+    optimizer.variables[-1].assign(optimizer.variables[-1] + ring.rank())
+    differ.append(message_of(lambda: step(state(), x, y)))
+    ring.broadcast_variables(optimizer.variables)
     before = [np.asarray(v) for v in model.weights]
     now = state()
     for first in range(0, 24, 6):
@@ -139,8 +142,10 @@ def test_a_loop_of_ones_own_averages_too():
     found = ranks(own_loop_worker, 2)
 
     for differ, *_ in found:
-        assert differ[0] == "RankMismatchError"
-        assert differ[1].startswith("[RK663] before the first step of SGD")
+        for (kind, text), variable in zip(differ, ("kernel", "momentum"), strict=True):
+            assert kind == "RankMismatchError"
+            assert text.startswith("[RK663] before the first step of SGD")
+            assert variable in text
     assert_equal_on_all([trained for *_, trained in found])
     # The same in NumPy, on both ranks' batches.
     (weight, bias), velocity = found[0][1], [0.0, 0.0]
