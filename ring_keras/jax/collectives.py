@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ring_keras.errors import translated
 from ring_keras.jax.primitive import Collective, bind
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.arguments import require_collective_dtype, to_reduce_op
@@ -181,7 +180,6 @@ def _divisible(tensor: Any, function: str, process_set: ProcessSet | None) -> An
     return array
 
 
-@translated()
 def _run(
     kind: str,
     array: Any,

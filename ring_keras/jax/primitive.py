@@ -63,7 +63,7 @@ class Collective:
             )
 
     def transposed(self, cotangent: Any) -> Any:
-        """What the ranks' results depend on of this rank's array; collective.
+        """The gradient of this rank's array, of those of all results; collective.
 
         As on TensorFlow, the gradient of a mean is a mean: the ranks' losses count as
         one whose mean is taken.

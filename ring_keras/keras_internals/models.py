@@ -9,6 +9,8 @@ from ring_keras.keras_internals.names import (
     INITIAL_EPOCH,
     METRICS_OF_METRIC,
     REDUCTION_AXES,
+    STATE,
+    STATE_IS_TAKEN_BACK,
     TRAINABLE_VARIABLES,
 )
 from ring_keras.keras_internals.private_names import private
@@ -142,8 +144,9 @@ def keep_state_of_step(model: keras.Model, state: Sequence[Any]) -> None:
     """
     kinds = ("trainable", "non_trainable", "optimizer", "metrics")
     names = [f"{kind}_variables" for kind in kinds]
-    model._jax_state = dict(zip(names, state, strict=True))
-    model._jax_state_synced = False
+    private(model, STATE_IS_TAKEN_BACK)  # Else nobody would read it.
+    setattr(model, STATE, dict(zip(names, state, strict=True)))
+    setattr(model, STATE_IS_TAKEN_BACK, False)
 
 
 def initial_epoch(model: keras.Model) -> int | None:

@@ -7,6 +7,7 @@ __all__ = [
     "ADD_VARIABLE",
     "APPLY",
     "APPLY_WEIGHT_DECAY",
+    "ARRAY",
     "AVERAGES",
     "BACKEND_APPLY_GRADIENTS",
     "BATCHES_OF_TESTS",
@@ -61,6 +62,8 @@ __all__ = [
     "SHUFFLE_DATASET",
     "SHUFFLE_SEEDS",
     "SOURCE_TENSORS",
+    "STATE",
+    "STATE_IS_TAKEN_BACK",
     "STEPS_PER_EPOCH",
     "TAKE_AVERAGES",
     "TEST_STEP",
@@ -215,6 +218,10 @@ TRAIN_FUNCTION = "train_function"
 # Which the train function refers to, where it is not itself a `tf.function`.
 TRACED_IN_TRAIN_FUNCTION = "multi_step_on_iterator"
 INITIAL_EPOCH = "_initial_epoch"
+# Of JAX: a variable's value, and that of a model's variables while `fit` has taken it.
+ARRAY = "_value"
+STATE = "_jax_state"
+STATE_IS_TAKEN_BACK = "_jax_state_synced"
 ITERATIONS = "_iterations"
 # Of what Keras iterates over an epoch's steps with.
 EPOCH_STEPS = "_enumerate_iterator"

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Hashable
 from typing import Any
 
+from ring_keras.keras_internals.names import ARRAY
 from ring_keras.keras_internals.private_names import private
 
 __all__ = [
@@ -43,7 +44,7 @@ def has_array(variable: Any) -> bool:
 
     `fit` takes it, a step gets its memory, and one that fails gives it an error.
     """
-    array = private(variable, "_value")
+    array = private(variable, ARRAY)
     if array is None or array.is_deleted():
         return False
     try:
