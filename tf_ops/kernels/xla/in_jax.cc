@@ -1,6 +1,5 @@
-// The handlers in JAX, whose XLA is the same:
-// ring_keras/backends/jax/library.py tells it of them. Tests drive them on GPUs
-// by this, too, without TensorFlow.
+// The handlers in JAX, whose XLA is the same: ring_keras/jax/library.py tells
+// it of them. Tests drive them on GPUs by this, too, without TensorFlow.
 #include <cstdint>
 #include <string_view>
 
