@@ -27,8 +27,8 @@ NAMES = [f"{kind}{rank}" for kind in ("near", "far", "pid") for rank in range(2)
 def test_a_signal_lets_ranks_clean_up(ringrun, number):
     script = """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    note(f"pid{rank}", os.getpid())
     try:
+        note(f"pid{rank}", os.getpid())  # The signal may come as soon as it is there.
         wait_to_be_ended()
     except KeyboardInterrupt:
         print("cleaned up")
