@@ -82,7 +82,15 @@ def test_after_autotuning(tmp_path: Path) -> None:
     check_rows(json.loads(file.read_text()), 2, "allreduce")
 
 
-@pytest.mark.parametrize("buffers", BUFFERS)
+@pytest.mark.parametrize(
+    "buffers",
+    [
+        pytest.param(
+            name, marks=() if name in ("new", "shared-in-place") else pytest.mark.slow
+        )
+        for name in BUFFERS
+    ],
+)
 def test_every_kind_of_buffers(buffers: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
 

@@ -303,7 +303,14 @@ def unreadable_worker(topic, path, config):
     [
         (8, None, "cannot read offsets 8 to 11 of partition 0 of 'short-8-True'"),
         (0, None, "nothing came from 3 on for 2 s"),
-        (0, "127.0.0.1:9", "nothing came from 0 on for 2 s. Kafka says KafkaError"),
+        pytest.param(
+            *(
+                0,
+                "127.0.0.1:9",
+                "nothing came from 0 on for 2 s. Kafka says KafkaError",
+            ),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_messages_that_are_not_there_are_missed(

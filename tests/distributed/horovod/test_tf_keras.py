@@ -164,13 +164,15 @@ def check_what_is_not_there() -> None:
         hvd_keras.callbacks.BestModelCheckpoint()
 
 
+# To import it takes most of their time.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [
-        pytest.param(check_training, marks=pytest.mark.slow),
-        pytest.param(check_tape_and_late_variables, marks=pytest.mark.slow),
-        pytest.param(check_loss_scale, marks=pytest.mark.slow),
-        pytest.param(check_learning_rates, marks=pytest.mark.slow),
+        check_training,
+        check_tape_and_late_variables,
+        check_loss_scale,
+        check_learning_rates,
         check_local_layers,
         check_what_is_not_there,
     ],

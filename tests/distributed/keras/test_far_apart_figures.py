@@ -69,11 +69,12 @@ def require_updates_left(directory, expected):
 @pytest.mark.parametrize(
     ("size", "inner", "options", "nbytes", "left", "compiled"),
     [
-        pytest.param(*(2, "sgd", {}, 65 * 4, [1, 2, 0, 5], {}), marks=pytest.mark.slow),
-        (
+        (2, "sgd", {}, 65 * 4, [1, 2, 0, 5], {}),
+        pytest.param(
             *(2, "sgd", {"fragments": 2, "overlap_steps": 1}),
             # In an epoch of 12 steps each meets at 3 and 8, or 5 and 10, and at 12.
             *(65 * 4 / 2, [1, 2, 0, 3], {}),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             *(2, "accumulation", {"fragments": 2}),

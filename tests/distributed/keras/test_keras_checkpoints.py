@@ -116,11 +116,22 @@ def whose_checkpoint_worker(directory):
     other_fold = train(f"{directory}/folds", model=build(seed=5), every=3)
     assert other_fold == train(f"{directory}/alone", model=build(seed=5), every=3)
 
+    second = ring.callbacks.Checkpoint(f"{directory}/second")
+    with pytest.raises(ring.RingKerasError, match=r"RK516.*more than once"):
+        train(f"{directory}/first", second)
+
+
+def test_a_fit_takes_no_other_fits_checkpoint(rank_pool, tmp_path):
+    rank_pool(2).run(whose_checkpoint_worker, args=(str(tmp_path),))
+
+
+def runs_that_end_worker(directory):
     # What was gone on with, to the end, without a checkpoint more.
     with pytest.raises(StoppedError):
         train(f"{directory}/cut", StopsAfter(5), every=3)
     train(f"{directory}/cut", every=99)
-    assert other_fold == train(f"{directory}/cut", model=build(seed=5), every=3)
+    alone = train(f"{directory}/alone", model=build(seed=5), every=3)
+    assert alone == train(f"{directory}/cut", model=build(seed=5), every=3)
 
     # A run that nobody goes on with has come further than the one after it.
     with pytest.raises(StoppedError):
@@ -131,13 +142,10 @@ def whose_checkpoint_worker(directory):
     train(f"{directory}/runs", first, model=model, every=3)
     assert first.steps == 5
 
-    second = ring.callbacks.Checkpoint(f"{directory}/second")
-    with pytest.raises(ring.RingKerasError, match=r"RK516.*more than once"):
-        train(f"{directory}/first", second)
 
-
-def test_a_fit_takes_no_other_fits_checkpoint(rank_pool, tmp_path):
-    rank_pool(2).run(whose_checkpoint_worker, args=(str(tmp_path),))
+@pytest.mark.slow
+def test_a_fit_takes_the_checkpoint_of_the_run_that_it_continues(rank_pool, tmp_path):
+    rank_pool(2).run(runs_that_end_worker, args=(str(tmp_path),))
 
 
 def begun_worker(directory):

@@ -61,10 +61,13 @@ def scaled_accumulation():
         pytest.param(
             True,
             scaled_accumulation,
-            marks=pytest.mark.skipif(
-                not _libraries.has_xla_kernels(),
-                reason="needs TensorFlow 2.20 or newer",
-            ),
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(
+                    not _libraries.has_xla_kernels(),
+                    reason="needs TensorFlow 2.20 or newer",
+                ),
+            ],
         ),
     ],
 )

@@ -666,17 +666,18 @@ def fail_early(kind, compiled):
 @pytest.mark.parametrize(
     ("kinds", "compiled"),
     [
-        (
+        (["arguments", "data", "evaluated data"], False),
+        pytest.param(
             [
-                *("shape", "arguments", "not compiled", "data", "callback"),
-                "listed",
-                *("evaluated data", "evaluated in fit", "evaluating callback"),
+                *("shape", "not compiled", "callback", "listed"),
+                *("evaluated in fit", "evaluating callback"),
             ],
             False,
+            marks=pytest.mark.slow,
         ),
         pytest.param(["shape"], True, marks=pytest.mark.slow),
     ],
-    ids=["all", "compiled"],
+    ids=["some", "others", "compiled"],
 )
 def test_a_failure_before_the_ranks_have_met_is_told(rank_pool, kinds, compiled):
     worker = functools.partial(early_failures_worker, kinds, compiled)

@@ -16,7 +16,7 @@ import ring_keras as ring
 PER_RUN = 1
 
 # Of some groups the first ones are tested often; all of them by `-m slow`.
-OFTEN = ["Optimizers", "Ways to train", "Batch normalization", "Metrics"]
+OFTEN = ["Optimizers", "Ways to train", "Batch normalization"]
 RUNS = [
     pytest.param(
         group,

@@ -101,7 +101,9 @@ def best_worker(save_weights_only):
     return messages, files, same, best, history["loss"], events, checkpoint.filepath
 
 
-@pytest.mark.parametrize("save_weights_only", [False, True])
+@pytest.mark.parametrize(
+    "save_weights_only", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_the_best_model_is_saved_once(rank_pool, save_weights_only):
     results = rank_pool(2).run(best_worker, args=(save_weights_only,))
     for rank, result in enumerate(results):

@@ -235,11 +235,12 @@ def slices_worker(names, varies):
     ("size", "names"),
     [
         (2, ["adam"]),
-        pytest.param(2, ["clipnorm", "loss_scaled"], marks=pytest.mark.slow),
-        pytest.param(2, ["accumulation"], marks=pytest.mark.slow),
-        pytest.param(3, [*SLICES], marks=pytest.mark.slow),
+        (2, ["clipnorm", "loss_scaled"]),
+        (2, ["accumulation"]),
+        (3, [*SLICES]),
     ],
 )
+@pytest.mark.slow
 def test_slices_are_gathered_where_their_number_is_known(rank_pool, size, names):
     results = rank_pool(size).run(slices_worker, args=(names, False), timeout_s=200)
 
@@ -285,6 +286,7 @@ def overflow_worker():
     )
 
 
+@pytest.mark.slow
 def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool):
     first, second = rank_pool(2).run(overflow_worker)
 

@@ -215,7 +215,7 @@ def accumulating_worker(passes, by_us, per_execution):
     ("passes", "by_us", "per_execution"),
     [
         (4, True, 1),
-        (4, False, 3),
+        pytest.param(4, False, 3, marks=pytest.mark.slow),
         pytest.param(4, False, 1, marks=pytest.mark.slow),
     ],
 )

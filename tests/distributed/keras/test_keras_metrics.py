@@ -438,7 +438,7 @@ def evaluate_within_fit_worker(ranks, average):
     [
         pytest.param((0, 1), False, marks=pytest.mark.slow),
         ((0, 1), True),
-        ((0,), False),
+        pytest.param((0,), False, marks=pytest.mark.slow),
     ],
 )
 def test_evaluate_within_fit_leaves_the_fit_as_it_is(rank_pool, ranks, average):

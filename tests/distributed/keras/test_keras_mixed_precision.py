@@ -84,7 +84,15 @@ def outcome(model):
     )
 
 
-@pytest.mark.parametrize("scaling", SCALING)
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        pytest.param(
+            one, marks=() if one in ("by compile", "inside") else pytest.mark.slow
+        )
+        for one in SCALING
+    ],
+)
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool, size, scaling):
     results = rank_pool(size).run(overflow_worker, args=(scaling,))

@@ -170,8 +170,8 @@ def same_data_worker(kind, steps_per_execution=1):
     ("kind", "steps_per_execution"),
     [
         ("arrays", 1),
-        ("generator", 1),
-        ("PyDataset", 1),
+        pytest.param("generator", 1, marks=pytest.mark.slow),
+        pytest.param("PyDataset", 1, marks=pytest.mark.slow),
         pytest.param("dataset", 1, marks=pytest.mark.slow),
         pytest.param("dataset", 2, marks=pytest.mark.slow),
     ],
@@ -202,8 +202,8 @@ def test_data_that_all_ranks_read_whole_are_noticed(
     "kind",
     [
         "parts of arrays",
-        "parts in a PyDataset",
-        "shards of a PyDataset",
+        pytest.param("parts in a PyDataset", marks=pytest.mark.slow),
+        pytest.param("shards of a PyDataset", marks=pytest.mark.slow),
         pytest.param("parts of dataset", marks=pytest.mark.slow),
     ],
 )

@@ -134,7 +134,15 @@ def differing_worker(what):
     return caught
 
 
-@pytest.mark.parametrize("what", LAYERS)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(
+            what, marks=() if what in ("vocabulary", "constants") else pytest.mark.slow
+        )
+        for what in LAYERS
+    ],
+)
 def test_layers_that_have_learned_other_things_are_refused(rank_pool, what):
     for caught in rank_pool(2).run(differing_worker, args=(what,)):
         assert len(caught) == 2

@@ -195,11 +195,16 @@ def other_arguments_worker(name, theirs, ours):
 @pytest.mark.parametrize(
     ("name", "theirs", "ours"),
     [
-        ("epochs", 2, "no number"),
         ("epochs", 2, 3),
-        ("class_weight", {0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.5}),
-        ("validation_freq", 1, 2),
         ("steps_per_execution", 1, 2),
+        *(
+            pytest.param(*values, marks=pytest.mark.slow)
+            for values in (
+                ("epochs", 2, "no number"),
+                ("class_weight", {0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.5}),
+                ("validation_freq", 1, 2),
+            )
+        ),
     ],
 )
 def test_other_arguments_of_one_rank_are_refused(rank_pool, name, theirs, ours):

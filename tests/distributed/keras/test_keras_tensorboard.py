@@ -212,9 +212,10 @@ def train_with_keras_own(directory, listed):
     [
         "on every rank",
         pytest.param("in RootOnly", marks=pytest.mark.slow),
-        "on rank 1 alone",
-        pytest.param("a file for each rank", marks=pytest.mark.slow),
-        "beside ours",
+        *(
+            pytest.param(listed, marks=pytest.mark.slow)
+            for listed in ("on rank 1 alone", "a file for each rank", "beside ours")
+        ),
     ],
 )
 def test_keras_own_has_all_ranks_numbers_too(tmp_path, rank_pool, listed):

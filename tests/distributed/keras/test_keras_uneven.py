@@ -151,8 +151,8 @@ def evaluates(kind):
 @pytest.mark.parametrize(
     "kind",
     [
-        "fit",
         "joined",
+        pytest.param("fit", marks=pytest.mark.slow),
         pytest.param("evaluate", marks=pytest.mark.slow),
         pytest.param("xla", marks=pytest.mark.slow),
     ],
@@ -321,9 +321,9 @@ def sharing_worker(how, passes, kind):
     [
         pytest.param("pad", None, "plain", marks=pytest.mark.slow),
         pytest.param("join", None, "plain", marks=pytest.mark.slow),
-        ("pad", 2, "scaled"),
+        pytest.param("pad", 2, "scaled", marks=pytest.mark.slow),
         pytest.param("join", 2, "tape", marks=pytest.mark.slow),
-        pytest.param("pad", 2, "plain", marks=pytest.mark.slow),
+        ("pad", 2, "plain"),
         pytest.param("join", 2, "scaled", marks=pytest.mark.slow),
         pytest.param("pad", 2, "tape", marks=pytest.mark.slow),
     ],
@@ -466,7 +466,7 @@ def test_generators_of_different_length_are_told(rank_pool, per_execution):
         pytest.param({"per_execution": 1, "compiled": True}, marks=pytest.mark.slow),
         # The last execution of one has a batch less.
         pytest.param({"per_execution": 2}, marks=pytest.mark.slow),
-        {"per_execution": 1, "accumulation": 2},
+        pytest.param({"per_execution": 1, "accumulation": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_three_batches_and_five_are_told(rank_pool, options):

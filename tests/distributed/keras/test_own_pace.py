@@ -212,12 +212,13 @@ def failure_worker(rank, step):
     ("rank", "step"),
     [
         (0, 8),  # The first window is over, and one extra batch is in the second.
-        pytest.param(1, 3, marks=pytest.mark.slow),  # Others come to a meeting.
-        pytest.param(1, 1, marks=pytest.mark.slow),  # The very first.
-        pytest.param(1, 5, marks=pytest.mark.slow),  # Others come to the question.
-        pytest.param(0, 7, marks=pytest.mark.slow),  # The first of a window.
+        (1, 3),  # Others come to a meeting.
+        (1, 1),  # The very first.
+        (1, 5),  # Others come to the question.
+        (0, 7),  # The first of a window.
     ],
 )
+@pytest.mark.slow
 def test_a_rank_that_fails_in_an_extra_batch_tells_the_others(rank_pool, rank, step):
     results = rank_pool(2).run(failure_worker, args=(rank, step), timeout_s=90)
 

@@ -109,7 +109,7 @@ REST = [name for name in OPTIMIZERS if name not in FEW]
         pytest.param(2, True, ["adam"], marks=pytest.mark.slow),
         pytest.param(2, True, FEW, marks=pytest.mark.slow),
         pytest.param(3, True, FEW, marks=pytest.mark.slow),
-        (2, False, ["sgd"]),
+        pytest.param(2, False, ["sgd"], marks=pytest.mark.slow),
     ],
 )
 def test_optimizers_match_one_process(rank_pool, size, sparse_as_dense, names):

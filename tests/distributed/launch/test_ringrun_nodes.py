@@ -186,21 +186,27 @@ def test_nodes_must_agree_on_their_count(nodes: Nodes) -> None:
     ("first", "second", "said"),
     [
         ("--min-np 1", "", "no --min-np, and node 0 with --min-np 1"),
-        ("", "--min-np 1", "--min-np 1, and node 0 with none"),
-        (
-            "--min-np 1 --max-np 2",
-            "--min-np 1 --max-np 3",
-            "--min-np 1 --max-np 3, and node 0 with --min-np 1 --max-np 2",
-        ),
-        (
-            "--min-np 1 --elastic-timeout 600",
-            "--min-np 1 --elastic-timeout 30",
-            "--min-np 1 --elastic-timeout 30, and node 0 with --min-np 1",
-        ),
-        (
-            "--min-np 1 --reset-limit 0",
-            "--min-np 1 --reset-limit 7",
-            "--min-np 1 --reset-limit 7, and node 0 with --min-np 1 --reset-limit 0",
+        *(
+            pytest.param(*values, marks=pytest.mark.slow)
+            for values in (
+                ("", "--min-np 1", "--min-np 1, and node 0 with none"),
+                (
+                    "--min-np 1 --max-np 2",
+                    "--min-np 1 --max-np 3",
+                    "--min-np 1 --max-np 3, and node 0 with --min-np 1 --max-np 2",
+                ),
+                (
+                    "--min-np 1 --elastic-timeout 600",
+                    "--min-np 1 --elastic-timeout 30",
+                    "--min-np 1 --elastic-timeout 30, and node 0 with --min-np 1",
+                ),
+                (
+                    "--min-np 1 --reset-limit 0",
+                    "--min-np 1 --reset-limit 7",
+                    "--min-np 1 --reset-limit 7, and node 0 with --min-np 1 "
+                    "--reset-limit 0",
+                ),
+            )
         ),
         (
             "--min-np 1 --max-np 2 --blacklist-cooldown-range 1 60",

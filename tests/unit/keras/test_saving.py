@@ -49,11 +49,10 @@ def in_bfloat16():
 @pytest.mark.parametrize(
     "make",
     [
-        lookup,
         in_bfloat16,
         *(
             pytest.param(make, marks=pytest.mark.slow)
-            for make in (nested, recurrent, normalized)
+            for make in (lookup, nested, recurrent, normalized)
         ),
     ],
 )
