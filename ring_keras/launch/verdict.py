@@ -14,6 +14,9 @@ _OUT_OF_MEMORY = "RK803"
 _HOST_LOST = "RK804"
 _SILENT = "RK805"
 
+_TOLD = "[RK310]"
+"""In what a rank said as it left: it was told of another's error."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -31,7 +34,8 @@ def judge(
     """Finds the first failure of a job that has ended without being told to.
 
     A rank that fails takes others along: they raise PeerLostError, and one of
-    them may even be the first to exit. The store has seen who left first.
+    them may even be the first to exit. The store has seen who left first. Those that
+    were told of another's error, and ended by it, may have left before that one.
 
     Args:
         workers: All ranks, ended.
@@ -47,7 +51,11 @@ def judge(
     last = len(order)
     first = min(
         culprits,
-        key=lambda worker: (order.get(worker.rank, last), worker.ended_at or 0.0),
+        key=lambda worker: (
+            _TOLD in descriptions.get(worker.rank, ""),
+            order.get(worker.rank, last),
+            worker.ended_at or 0.0,
+        ),
     )
     assert first.returncode is not None
     if first.lost_with is not None:

@@ -243,3 +243,24 @@ def test_nothing_is_said_of_keras_2_to_others(ringrun):
 
     assert finished.returncode == 1
     assert "Keras 2" not in finished.stderr.decode()
+
+
+def test_who_was_told_of_anothers_error_is_not_the_cause(ringrun):
+    """Rank 0 heard of it, and has left before rank 1 does."""
+    script = (
+        JOIN
+        + """
+if rank == 0:
+    _native.shutdown("raised RankMismatchError: [RK310] rank 1 cannot take part")
+    note("left")
+    os._exit(1)
+wait_for("left")
+_native.shutdown("raised ValueError: no such file")
+os._exit(3)
+"""
+    )
+
+    finished = ringrun.run(script)
+
+    assert finished.returncode == 3
+    assert finished.verdict.startswith("ringrun: [RK801] rank 1 (host ")

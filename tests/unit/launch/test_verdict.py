@@ -39,6 +39,18 @@ def test_the_store_knows_better_than_the_order_of_exits():
     )
 
 
+def test_who_was_told_of_anothers_error_is_not_the_cause():
+    store = [
+        (0, "rank 0 left: raised RuntimeError: [RK310] rank 1 cannot take part", False),
+        (1, "rank 1 left: raised ValueError: no such file", False),
+    ]
+
+    verdict = judge([ended(0, 1), ended(1, 3)], store, ())
+
+    assert verdict.exit_code == 3
+    assert verdict.message.startswith("[RK801] rank 1 (host h, pid 101) exited")
+
+
 def test_without_the_stores_word_the_first_exit_counts():
     verdict = judge([ended(0, 1, 2.0), ended(1, -9, 1.0)], [], ())
 
