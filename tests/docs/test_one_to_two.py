@@ -26,12 +26,12 @@ def unified_diff() -> list[str]:
     ]
 
 
-def test_at_most_three_lines_change() -> None:
+def test_four_lines_change() -> None:
     body = unified_diff()[2:]
     added = [line for line in body if line.startswith("+")]
     removed = [line for line in body if line.startswith("-")]
-    assert 0 < len(added) <= 3
-    assert len(removed) <= len(added)
+    assert len(added) == 4
+    assert len(removed) == 2
 
 
 def test_the_page_shows_that_diff() -> None:
