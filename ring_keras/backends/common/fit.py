@@ -75,17 +75,17 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
             bound = signature.bind(model, *args, **kwargs)
             bound.apply_defaults()
             given = bound.arguments
-            begin_together(process_set)
-            with (
-                RanksFit.around_another(model),
-                framework().fit(model, process_set, given) as ranks_fit,
-                _callbacks_of(given["callbacks"], ranks_fit, process_set) as listed,
-            ):
-                given["callbacks"] = listed
-                if process_set.rank() != 0:
-                    given["verbose"] = 0
-                result = method(*bound.args, **bound.kwargs)
-                require_all_there(process_set)
+            with RanksFit.around_another(model):
+                begin_together(process_set)
+                with (
+                    framework().fit(model, process_set, given) as ranks_fit,
+                    _callbacks_of(given["callbacks"], ranks_fit, process_set) as listed,
+                ):
+                    given["callbacks"] = listed
+                    if process_set.rank() != 0:
+                        given["verbose"] = 0
+                    result = method(*bound.args, **bound.kwargs)
+                    require_all_there(process_set)
             return result
         except BaseException as error:
             _tell(call, model, process_set, error, handled)

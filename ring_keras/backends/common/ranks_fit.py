@@ -78,6 +78,10 @@ class RanksFit(keras.callbacks.Callback):
         self._logs: Any = {}
         # Keras calls callbacks for a batch after which another rank has stopped.
         self._is_skipping = False
+        # Between steps, where other callbacks begin the next batch.
+        self._is_between = False
+        # Whether all ranks take the next step, if they have been asked already.
+        self._goes_on: bool | None = None
         self._train_function: Callable[..., Any] | None = None
 
     @classmethod
@@ -89,22 +93,33 @@ class RanksFit(keras.callbacks.Callback):
     @contextlib.contextmanager
     def around_another(cls, model: keras.Model) -> Iterator[None]:
         """What a callback of a `fit` trains inside is none of that one's steps."""
+        for fit in list(_under_way.values()):
+            fit._require_all_train()
         outer = cls.of(model)
         if outer is None:
             yield
             return
-        if outer._is_skipping:
-            raise RingKerasError(
-                "[RK660] a callback of fit() trains after a batch that was none, as "
-                "another rank has set model.stop_training, and does not train here. "
-                f"With Keras's back end {keras_backend().name} train in on_epoch_end, "
-                "or stop on all ranks."
-            )
         outer._leave_model()
         try:
             yield
         finally:
             outer._take_model()
+
+    def _require_all_train(self) -> None:
+        """A callback is about to: all ranks have to be where this one is."""
+        if self._is_between and self._goes_on is None:
+            self._ask_all()
+        if self._is_skipping:
+            raise RingKerasError(
+                "[RK660] a callback of fit() trains beside a batch that was none, as "
+                "another rank has set model.stop_training, and does not train here. "
+                f"With Keras's back end {keras_backend().name} train in on_epoch_end, "
+                "or stop on all ranks."
+            )
+
+    def _ask_all(self) -> None:
+        self._goes_on = self._agreement.goes_on()
+        self._is_skipping = not self._goes_on
 
     @classmethod
     @contextlib.contextmanager
@@ -184,6 +199,7 @@ class RanksFit(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """A callback may have made another train function."""
+        self._is_between = False
         if self._trained.train_function != self._step:
             self._take_train_function()
 
@@ -199,6 +215,7 @@ class RanksFit(keras.callbacks.Callback):
             if self._epochs and GradientHook.of(optimizer) is not None
         ]
         require_common_epoch(epoch, optimizers, self._process_set)
+        self._is_between = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have decided whether to stop."""
@@ -326,8 +343,10 @@ class RanksFit(keras.callbacks.Callback):
 
     def _begin_step(self, batch: Any) -> bool:
         """Whether all ranks have a batch; if so they take a step. A collective."""
-        if not self._agreement.goes_on():
-            self._is_skipping = True
+        if self._goes_on is None:
+            self._ask_all()
+        goes_on, self._goes_on = self._goes_on, None
+        if not goes_on:
             return False
         if not self._steps and not self._has_same_data:
             self._compare_first_batches(batch)
@@ -345,6 +364,7 @@ class RanksFit(keras.callbacks.Callback):
             self._require_one_model(
                 f"{self._steps} steps after its beginning", of_layers=False
             )
+        self._is_between = True
 
     def _compare_first_batches(self, batch: Any) -> None:
         digest = hashlib.sha256()
@@ -390,7 +410,8 @@ class RanksFit(keras.callbacks.Callback):
         return result
 
     def _end_steps(self) -> None:
-        self._is_skipping = False
+        self._is_skipping = self._is_between = False
+        self._goes_on = None
         self._agreement.end_epoch()
         require_all_there(self._process_set)
         average_moments(

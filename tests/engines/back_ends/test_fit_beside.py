@@ -37,6 +37,10 @@ def inner_worker():
                 model.evaluate(x, y, verbose=0)
             counts.append(int(model.optimizer.iterations) - before)
 
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch in (0, 2):
+                model.train_on_batch(x[:5], y[:5])
+
         def on_train_batch_end(self, batch, logs=None):
             if batch == 1:
                 model.train_on_batch(x[:5], y[:5])
@@ -54,9 +58,9 @@ def test_callbacks_may_train_and_evaluate():
     found = ranks(inner_worker, 2)
 
     for counts, steps, *_ in found:
-        # One batch, and a fit of two epochs of two; and one in each epoch of four.
+        # One batch, and a fit of two epochs of two; and three in each epoch of four.
         assert counts == [5, 5]
-        assert steps == 2 * (4 + 1 + 5) + 4
+        assert steps == 2 * (4 + 3 + 5) + 4
     assert found[0][2:4] == found[1][2:4]
     assert_equal_on_all([state for *_, state in found])
 
