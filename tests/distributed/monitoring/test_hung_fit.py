@@ -60,7 +60,8 @@ def test_a_fit_that_hangs(tmp_path: Path) -> None:
     sentence = explain(read_traces(tmp_path / "then"))
 
     assert re.fullmatch(
-        r"Rank 1 stands in \w+\.py:\d+ \(\w+\); rank 0 is in allreduce "
+        # Maybe in a comprehension, which has a frame of its own until Python 3.12.
+        r"Rank 1 stands in \w+\.py:\d+ \((\w+|<\w+>)\); rank 0 is in allreduce "
         r"'fit/goes_on' after step \d\.",
         sentence,
     ), sentence
