@@ -3,10 +3,10 @@
 import math
 import sys
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
     CLASS_WEIGHT,
@@ -23,6 +23,7 @@ __all__ = [
     "applying_optimizers",
     "calling_callback",
     "calling_callback_list",
+    "calling_event",
     "calling_loss_scale_optimizer",
     "calling_model",
     "calling_optimizer",
@@ -43,6 +44,13 @@ def calling_loss_scale_optimizer() -> keras.optimizers.LossScaleOptimizer | None
 def calling_callback_list() -> keras.callbacks.CallbackList | None:
     """The list, with all callbacks of `fit`, that is calling one of them."""
     return _calling(keras.callbacks.CallbackList)
+
+
+def calling_event() -> tuple[keras.callbacks.CallbackList, str] | None:
+    """That list, and its method by which it does, such as `on_train_batch_end`."""
+    for frame in _calling_frames(keras.callbacks.CallbackList, most=1):
+        return frame.f_locals["self"], frame.f_code.co_name
+    return None
 
 
 def calling_callback() -> keras.callbacks.Callback | None:
@@ -101,6 +109,8 @@ class Run:
 
     def batch_count(self) -> int | float | None:
         """How many batches the data have, maybe infinitely many; None if unknown."""
+        import tensorflow as tf  # Of a `fit` on TensorFlow.
+
         if isinstance(self.data, tf.data.Dataset) and int(
             self.data.cardinality()
         ) == int(tf.data.INFINITE_CARDINALITY):
@@ -175,13 +185,16 @@ def _calling(cls: type[Any]) -> Any:
 
 def _all_calling(cls: type[Any], most: int = _MAX_FRAMES) -> list[Any]:
     """The nearest objects of this class with methods further up."""
-    found: list[Any] = []
+    return [frame.f_locals["self"] for frame in _calling_frames(cls, most)]
+
+
+def _calling_frames(cls: type[Any], most: int) -> list[FrameType]:
+    found: list[FrameType] = []
     frame = sys._getframe(2)
     for _ in range(_MAX_FRAMES):
         if frame is None or len(found) == most:
             break
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, cls):
-            found.append(caller)
+        if isinstance(frame.f_locals.get("self"), cls):
+            found.append(frame)
         frame = frame.f_back  # type: ignore[assignment]
     return found

@@ -106,6 +106,8 @@ class DistributedFit(keras.callbacks.Callback):
         self.batches: TakenBatches | None = None
         """Takes those of an execution before the ranks ask each other about it, where
         some may run out of data before others do."""
+        self.agreement: EpochAgreement | None = None
+        """In which steps epochs, and the call, end on all ranks; None before."""
         self.pace: OwnPace | None = None
         """By which this rank takes batches; None: as many as all others."""
         self.stays_apart: Callable[[bool], bool] = lambda is_cut: False
@@ -121,7 +123,6 @@ class DistributedFit(keras.callbacks.Callback):
         self._have_met = False
         # Of this call; on_train_begin finds out.
         self._process_set = global_process_set
-        self._agreement: EpochAgreement | None = None
         self._check: WeightCheck | None = None
         # Since the last comparison of what each has trained.
         self._are_new = True
@@ -224,7 +225,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._note_saves()
         self._process_set = process_set_of(self.model)
         self.pace = OwnPace(self.model) if takes_own_pace(self.model) else None
-        self._agreement = EpochAgreement(
+        self.agreement = EpochAgreement(
             self.model,
             self._process_set,
             lambda: self.sections.others_wait(),
@@ -306,8 +307,8 @@ class DistributedFit(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Steps are counted from here, and data begin to be read after this."""
-        assert self._agreement is not None
-        self._agreement.begin_epoch()
+        assert self.agreement is not None
+        self.agreement.begin_epoch()
         self._orders.begin_epoch(epoch)
         self.sections.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
         _native.begin_steps()
@@ -347,22 +348,22 @@ class DistributedFit(keras.callbacks.Callback):
             if self.sections.others_wait():
                 raise OthersWait
             return True
-        assert self._agreement is not None
+        assert self.agreement is not None
         if self.pace is None:
-            return self._agreement.goes_on(batches)
-        goes_on = self._agreement.goes_on(batches, self.pace.batch_time)
-        self.pace.follow(self._agreement.slowest)
+            return self.agreement.goes_on(batches)
+        goes_on = self.agreement.goes_on(batches, self.pace.batch_time)
+        self.pace.follow(self.agreement.slowest)
         return goes_on
 
     @property
     def epoch_is_over(self) -> bool:
         """Whether what Keras calls an execution was none: a rank had stopped before."""
-        return self._agreement is not None and self._agreement.over
+        return self.agreement is not None and self.agreement.over
 
     @epoch_is_over.setter
     def epoch_is_over(self, is_over: bool) -> None:
-        assert self._agreement is not None
-        self._agreement.over = is_over
+        assert self.agreement is not None
+        self.agreement.over = is_over
 
     def skip(self, executions: int) -> None:
         """Makes the first ones only read their batches: their steps are done."""
@@ -395,8 +396,8 @@ class DistributedFit(keras.callbacks.Callback):
     def _end_steps_together(self) -> bool:
         """Returns whether training ends."""
         if self._has_peers():
-            assert self._agreement is not None
-            self._agreement.end_epoch()
+            assert self.agreement is not None
+            self.agreement.end_epoch()
             self.require_all_there()  # Some know since they asked for an execution.
             given = self._orders.given
             if given and self._orders.follow_epochs:  # Else read ahead of the steps.
@@ -422,8 +423,8 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _steps_left(self) -> int | None:
         """How many steps the epoch has before it; None if unknown."""
-        assert self._agreement is not None
-        done = self._agreement.executions * self.model.steps_per_execution
+        assert self.agreement is not None
+        done = self.agreement.executions * self.model.steps_per_execution
         steps = self.params.get("steps")
         # Its last execution may be made for more than there are.
         return None if steps is None else max(steps - done, 0)
@@ -482,8 +483,8 @@ class DistributedFit(keras.callbacks.Callback):
 
     def _agree_to_stop(self) -> bool:
         if self._has_peers():
-            assert self._agreement is not None
-            self._agreement.agree_to_stop()
+            assert self.agreement is not None
+            self.agreement.agree_to_stop()
         return bool(self.model.stop_training)
 
     def is_local(self) -> Callable[[Any], bool]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Optional
 
 import keras
 import numpy as np
@@ -57,8 +58,8 @@ class EpochAgreement:
         asks_for_slowest: bool = False,
         counts_steps: bool = False,
     ) -> None:
+        self.process_set = process_set
         self._model = model
-        self._process_set = process_set
         self._others_wait = others_wait
         self._counts_steps = counts_steps
         self._count = (_SLOWEST if asks_for_slowest else _LESS) + 1
@@ -68,6 +69,15 @@ class EpochAgreement:
         """Whether no more executions take place in this epoch, on any rank."""
         self.slowest = math.inf
         """The longest `batch_time` of all ranks; infinite where one knows none."""
+
+    @staticmethod
+    def of(callbacks: keras.callbacks.CallbackList) -> Optional["EpochAgreement"]:
+        """That of the `fit` with this list; None if ranks do not agree in it."""
+        for callback in callbacks.callbacks:
+            agreement = getattr(callback, "agreement", None)
+            if isinstance(agreement, EpochAgreement):
+                return agreement
+        return None
 
     def begin_epoch(self) -> None:
         """Executions are counted from here."""
@@ -116,6 +126,22 @@ class EpochAgreement:
             self.slowest = math.inf if longest == _UNKNOWN_TIME else longest / 1e6
         return True
 
+    def ask_before_batch(self) -> None:
+        """Before the next execution, which is asked for besides: as if for that one.
+
+        Raises:
+            RankMismatchError: If a rank has none left to run.
+        """
+        if self.over:
+            return
+        # Nobody joins before what is asked for inside a callback.
+        answers = self._ask(_NAME, {_GOES_ON: _YES})
+        if answers[_STOPS]:
+            self.over = True
+            self._model.stop_training = True
+        elif answers[_ENDED]:
+            self._raise_uneven(ended=False)
+
     def end_epoch(self) -> None:
         """After the last execution, before metrics and validation.
 
@@ -147,7 +173,7 @@ class EpochAgreement:
             ours,
             op=ReduceOp.MAX.value,
             name=name,
-            communicator_id=self._process_set.communicator_id(),
+            communicator_id=self.process_set.communicator_id(),
             # A rank that fails in a step has the others leave this question, too.
             precedes_step=name == _NAME,
         )
@@ -155,9 +181,9 @@ class EpochAgreement:
     def _raise_uneven(self, *, ended: bool, batches: int = 0) -> None:
         """Of ranks that have run out of data, some maybe within this execution."""
         flags = _native.allgather(
-            np.array([ended]), "fit/ended_early", self._process_set.communicator_id()
+            np.array([ended]), "fit/ended_early", self.process_set.communicator_id()
         )
-        ranks = self._process_set.ranks
+        ranks = self.process_set.ranks
         have_ended = [r for r, flag in zip(ranks, flags, strict=True) if flag]
         go_on = [r for r, flag in zip(ranks, flags, strict=True) if not flag]
         of_each = 1 if self._counts_steps else self._model.steps_per_execution

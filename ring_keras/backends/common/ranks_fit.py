@@ -66,7 +66,7 @@ class RanksFit(keras.callbacks.Callback):
         self._trained = model
         self._process_set = process_set
         self._given = given
-        self._agreement = EpochAgreement(
+        self.agreement = EpochAgreement(
             model, process_set, lambda: False, counts_steps=True
         )
         self._evaluates: list[bool] = []
@@ -76,12 +76,6 @@ class RanksFit(keras.callbacks.Callback):
         self._steps = 0
         self._said: set[str] = set()
         self._logs: Any = {}
-        # Keras calls callbacks for a batch after which another rank has stopped.
-        self._is_skipping = False
-        # Between steps, where other callbacks begin the next batch.
-        self._is_between = False
-        # Whether all ranks take the next step, if they have been asked already.
-        self._goes_on: bool | None = None
         self._train_function: Callable[..., Any] | None = None
 
     @classmethod
@@ -93,8 +87,6 @@ class RanksFit(keras.callbacks.Callback):
     @contextlib.contextmanager
     def around_another(cls, model: keras.Model) -> Iterator[None]:
         """What a callback of a `fit` trains inside is none of that one's steps."""
-        for fit in list(_under_way.values()):
-            fit._require_all_train()
         outer = cls.of(model)
         if outer is None:
             yield
@@ -104,22 +96,6 @@ class RanksFit(keras.callbacks.Callback):
             yield
         finally:
             outer._take_model()
-
-    def _require_all_train(self) -> None:
-        """A callback is about to: all ranks have to be where this one is."""
-        if self._is_between and self._goes_on is None:
-            self._ask_all()
-        if self._is_skipping:
-            raise RingKerasError(
-                "[RK660] a callback of fit() trains beside a batch that was none, as "
-                "another rank has set model.stop_training, and does not train here. "
-                f"With Keras's back end {keras_backend().name} train in on_epoch_end, "
-                "or stop on all ranks."
-            )
-
-    def _ask_all(self) -> None:
-        self._goes_on = self._agreement.goes_on()
-        self._is_skipping = not self._goes_on
 
     @classmethod
     @contextlib.contextmanager
@@ -199,14 +175,13 @@ class RanksFit(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """A callback may have made another train function."""
-        self._is_between = False
         if self._trained.train_function != self._step:
             self._take_train_function()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Steps are counted from here."""
         self._logs = {}
-        self._agreement.begin_epoch()
+        self.agreement.begin_epoch()
         require_all_there(self._process_set)
         # Before the first one, callbacks may have set them on one rank.
         optimizers = [
@@ -215,12 +190,11 @@ class RanksFit(keras.callbacks.Callback):
             if self._epochs and GradientHook.of(optimizer) is not None
         ]
         require_common_epoch(epoch, optimizers, self._process_set)
-        self._is_between = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have decided whether to stop."""
         require_all_there(self._process_set)
-        self._agreement.agree_to_stop()
+        self.agreement.agree_to_stop()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Something may have begun to train alone later."""
@@ -343,10 +317,7 @@ class RanksFit(keras.callbacks.Callback):
 
     def _begin_step(self, batch: Any) -> bool:
         """Whether all ranks have a batch; if so they take a step. A collective."""
-        if self._goes_on is None:
-            self._ask_all()
-        goes_on, self._goes_on = self._goes_on, None
-        if not goes_on:
+        if not self.agreement.goes_on():
             return False
         if not self._steps and not self._has_same_data:
             self._compare_first_batches(batch)
@@ -358,13 +329,13 @@ class RanksFit(keras.callbacks.Callback):
     ) -> None:
         """Compares weights, if that is asked for."""
         every = current_job().config.check_steps
-        if every and not self._is_skipping and self._steps % every == 0:
+        # Keras calls it for a batch, too, after which another rank has stopped.
+        if every and not self.agreement.over and self._steps % every == 0:
             self.bring_values()
             require_all_there(self._process_set)
             self._require_one_model(
                 f"{self._steps} steps after its beginning", of_layers=False
             )
-        self._is_between = True
 
     def _compare_first_batches(self, batch: Any) -> None:
         digest = hashlib.sha256()
@@ -410,9 +381,7 @@ class RanksFit(keras.callbacks.Callback):
         return result
 
     def _end_steps(self) -> None:
-        self._is_skipping = self._is_between = False
-        self._goes_on = None
-        self._agreement.end_epoch()
+        self.agreement.end_epoch()
         require_all_there(self._process_set)
         average_moments(
             [

@@ -247,7 +247,7 @@ def test_training_beside_a_batch_after_which_another_has_stopped_is_refused(
     (kind, text), told = ranks(training_beside_worker, 2, moment, own)
 
     assert kind == "RingKerasError"
-    assert text.startswith("[RK660] a callback of fit() trains beside a batch that was")
+    assert text.startswith("[RK609] a callback of fit() trains beside a batch that was")
     assert "RK310" in told[1], told
 
 
