@@ -41,6 +41,7 @@ RATES = ["1gbit", "100mbit", "20mbit,40ms,1%"]
 
 WAYS: dict[str, dict[str, Any]] = {
     "no communication": {"kind": "alone"},
+    "Keras alone": {"kind": "keras"},
     "gradients": {"kind": "gradients"},
     "gradients, bfloat16": {"kind": "gradients", "compression": "bf16"},
     "gradients, PowerSGD": {"kind": "gradients", "powersgd": 2},
@@ -59,17 +60,19 @@ WAYS: dict[str, dict[str, Any]] = {
         "fragments": 4,
         "overlap_steps": 5,
     },
-    # Of the 25 updates until the next fragment meets.
-    "DiLoCo, 4 fragments, overlap of 20": {
+    "DiLoCo, 4 fragments, overlap, int8": {
         "kind": "diloco",
         "momentum": 0.5,
         "sync_every": APART,
         "fragments": 4,
-        "overlap_steps": 20,
+        "overlap_steps": 5,
+        "wire": "int8",
     },
 }
 
 ALONE = "no communication"
+# Ranks that learn nothing of each other: what Keras does, and what we do in a job of one.
+LONE = (ALONE, "Keras alone")
 ALONE_IN_TORCH = "torch, no communication"
 TORCHS: dict[str, dict[str, Any]] = {
     ALONE_IN_TORCH: {"kind": "alone"},
@@ -83,7 +86,7 @@ ALL_WAYS = WAYS | TORCHS
 
 def is_apart(way: str) -> bool:
     """Whether its ranks take steps without the others."""
-    return ALL_WAYS[way]["kind"] == "alone" or "sync_every" in ALL_WAYS[way]
+    return way in (*LONE, ALONE_IN_TORCH) or "sync_every" in ALL_WAYS[way]
 
 
 def ways_of(model: str, ways: list[str]) -> list[str]:
@@ -183,7 +186,7 @@ def report_quality(models: list[str], ways: list[str], examples: int) -> None:
     with make_hosts(HOSTS) as network:
         for model in models:
             for way in ways_of(model, ways):
-                if way in (ALONE, ALONE_IN_TORCH):
+                if way in (*LONE, ALONE_IN_TORCH):
                     continue
                 said = train(network, model, way, epochs, 2 * APART)
                 loss, accuracy = said["loss"], said["accuracy"]
@@ -198,7 +201,7 @@ def report_times_to(rate: str, model: str, accuracy: float, ways: list[str]) -> 
     first_s = None
     with make_hosts(HOSTS, rate) as network:
         for way in ways:
-            if way == ALONE:
+            if way in LONE:
                 continue
             steps = APART if is_apart(way) else APART // 4
             said = train(network, model, way, 100 * APART // steps, steps, accuracy)

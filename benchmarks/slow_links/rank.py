@@ -83,12 +83,18 @@ def load_data(name: str) -> tuple[Arrays, Arrays]:
 
 
 def make_optimizer(options: dict[str, Any]) -> keras.optimizers.Optimizer:
-    """What the way is: by `kind`, and the arguments of that."""
+    """What the way is: by `kind`, and the arguments of that.
+
+    Of the `alone` each rank is a job of its own, whose step differs from the others'
+    in nothing but what they communicate.
+    """
     options = dict(options)
     inner = keras.optimizers.Adam(1e-3)
     kind = options.pop("kind")
-    if kind == "alone":
+    if kind == "keras":
         return inner
+    if kind == "alone":
+        return ring.DistributedOptimizer(inner)
     if kind == "diloco":
         outer = keras.optimizers.SGD(
             0.7, momentum=options.pop("momentum"), nesterov=True
@@ -131,11 +137,15 @@ class Until(keras.callbacks.Callback):  # type: ignore[misc]  # Untyped.
 def main() -> None:
     """Trains; the first epoch, which is traced and compiled in, is not counted."""
     task = json.loads(sys.argv[1])
-    is_alone = task["way"]["kind"] == "alone"
+    kind = task["way"]["kind"]
+    is_alone = kind in ("alone", "keras")
     rank, size = int(os.environ["RING_KERAS_RANK"]), task["size"]
-    if not is_alone:
+    if is_alone:
+        for name in [name for name in os.environ if name.startswith("RING_KERAS_")]:
+            del os.environ[name]
+    if kind != "keras":
         ring.init()
-        assert (ring.rank(), ring.size()) == (rank, size)
+        assert ring.size() == (1 if is_alone else size)
     keras.utils.set_random_seed(1)
     train, test = load_data(task["model"])
     count = len(train[0]) // size * size
