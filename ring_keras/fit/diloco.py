@@ -16,7 +16,7 @@ from ring_keras.fit.diloco_arguments import (
     check_variables,
 )
 from ring_keras.fit.fragment import Fragment
-from ring_keras.fit.windows import fragments_of, places_of
+from ring_keras.fit.windows import Window, fragments_of
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.step import collectives_allowed, in_order
 from ring_keras.optimizers.extra_batches import COMMON, OWN, ExtraBatches
@@ -153,12 +153,14 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         variables = list(variables)
         own_name = f"{type(self).__name__} '{self.name}'"
         check_variables(own_name, self.wire, self.fragments, variables)
-        self._steps_apart = self.add_variable((), dtype="int64", name="steps_apart")
+        steps = self.add_variable((), dtype="int64", name="steps_apart")
         self.log.prepare()
+        extra = None
         if self.is_paced:
-            # Since all met. Beside the others, which are those of every file so far.
-            self._extra_apart = self.add_variable((), dtype="int64", name="extra_apart")
+            # Beside the others, which are those of every file so far.
+            extra = self.add_variable((), dtype="int64", name="extra_apart")
             self.extra_batches.prepare()
+        self._window = Window(self, self._iterations, steps, extra)
         self._amounts_apart = [
             self.add_variable((), dtype="float64", name="amount_apart")
             for _ in range(self.fragments)
@@ -195,7 +197,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def kept_apart(self) -> list[keras.Variable]:
         """Those of `variables` that each rank has its own values of."""
         return [
-            *([self._extra_apart] if self.is_paced else ()),
+            *([self._window.extra] if self.is_paced else ()),
             *self._amounts_apart,
             *self.residuals,
             *self.inner_optimizer.variables,
@@ -222,7 +224,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     @property
     def is_apart(self) -> bool:
         """Whether this rank has taken a step since it has met the others."""
-        return bool(self.built and self._has_trained())
+        return bool(self.built and self._window.has_trained())
 
     @property
     def pace(self) -> str | int:
@@ -274,8 +276,9 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         batches = self.batches_apart
         left, waiting, per_update = batches, 0, batches // self.sync_every
         if self.built:
-            place = int(self._place())
-            left = min((due - place - 1) % batches + 1 for due in self._places())
+            place = int(self._window.place())
+            places = (due for _, due in self._window.due(self._fragments))
+            left = min((due - place - 1) % batches + 1 for due in places)
             waiting = int(self._iterations) % per_update
         if most_batches is not None:
             left = min(left, most_batches)
@@ -343,7 +346,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         # ranks would come to count other steps.
         after = tf.control_dependencies([g for g in grads if tf.is_tensor(g)])
         with in_order(), after:
-            run_if(tf.logical_not(self._has_trained()), self._note_met)
+            run_if(tf.logical_not(self._window.has_trained()), self._note_met)
             if self._hook.hosts is not None:
                 grads, present = self._hook.hosts.average_gradients(
                     grads,
@@ -356,10 +359,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                     present,
                     lambda: self.inner_optimizer.apply(grads, trainable_variables),
                 )
-            self._count(is_extra)
+            self._window.count(is_extra)
             for apart in self._amounts_apart:
                 apart.assign_add(tf.cast(amount, tf.float64))
-            place = self._place()
+            place = self._window.place()
 
             def is_due_at(due: int) -> tf.Tensor:
                 # An extra batch is at the place of the counted one before.
@@ -367,11 +370,11 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 return is_there if is_extra is None else is_there & ~is_extra
 
             begin = Fragment.depart if self.overlap_steps else self._meet
-            for fragment, due in self._due():
+            for fragment, due in self._window.due(self._fragments):
                 with in_order():
                     run_if(is_due_at(due), functools.partial(begin, fragment))
             for later, action in self._later():
-                for fragment, due in self._due(later):
+                for fragment, due in self._window.due(self._fragments, later):
                     with in_order():
                         is_due = tf.logical_and(is_due_at(due), fragment.is_under_way())
                         run_if(is_due, functools.partial(action, fragment))
@@ -385,7 +388,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         if not self.built:
             return
         amounts = [self._unsent_amount(fragment) for fragment in self._fragments]
-        apart = [self._has_trained(), *(one > 0 for one in amounts)]
+        apart = [self._window.has_trained(), *(one > 0 for one in amounts)]
         with in_order():
             flags = allreduce(
                 tf.cast(tf.stack(apart), tf.int32),
@@ -427,7 +430,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
                 for variable in variables
             )
 
-        if is_as_before([self._iterations, self._steps_apart]):
+        if is_as_before([self._iterations, self._window.steps]):
             put_back(self.own_variables)
             return
         for fragment in self._fragments:
@@ -445,7 +448,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
 
     def _meet_all(self, are_apart: Sequence[tf.Tensor]) -> None:
         # This rank may have taken no step, where another one has.
-        run_if(tf.logical_not(self._has_trained()), self._note_met)
+        run_if(tf.logical_not(self._window.has_trained()), self._note_met)
         if not self._is_in_turn():
             self._meet(self._fragments[0])
             return
@@ -456,12 +459,12 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             with in_order():  # Momentum would move what has just met.
                 run_if(is_apart, fragment.meet)
             run_if(tf.logical_not(is_apart), fragment.return_to_met)
-        self._begin_window()
+        self._window.begin()
 
     def _meet(self, fragment: Fragment) -> None:
         fragment.meet()
         if not self._is_in_turn():
-            self._begin_window()
+            self._window.begin()
 
     def _later(self) -> Iterator[tuple[int, Callable[[Fragment], None]]]:
         """What follows a meeting's begin after so many updates, in their order."""
@@ -521,51 +524,6 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """The ranks have the same weights, and are about to train apart."""
         for met, variable in zip(self._met, self._trainable_variables, strict=True):
             met.assign(variable)
-
-    def _has_trained(self) -> tf.Tensor:
-        """Whether this rank has, since all met."""
-        has_counted = self._steps_apart > 0
-        if not self.is_paced:
-            return has_counted
-        return tf.logical_or(has_counted, self._extra_apart > 0)
-
-    def _count(self, is_extra: tf.Tensor | None) -> None:
-        """One batch more; None: there are no extra ones."""
-        if is_extra is None:
-            self._iterations.assign_add(1)
-            self._steps_apart.assign_add(1)
-            return
-        extra = tf.cast(is_extra, tf.int64)
-        self._iterations.assign_add(tf.cast(1 - extra, self._iterations.dtype))
-        self._steps_apart.assign_add(1 - extra)
-        self._extra_apart.assign_add(extra)
-
-    def _begin_window(self) -> None:
-        """All have met."""
-        self._steps_apart.assign(0)
-        if self.is_paced:
-            self._extra_apart.assign(0)
-
-    def _place(self) -> tf.Tensor:
-        """How many batches of a window have been.
-
-        Those count, too, whose gradients wait for an update since before it began, as
-        after an epoch whose batches are no whole updates: ranks meet after updates.
-        """
-        before = tf.convert_to_tensor(self._iterations) - tf.cast(
-            self._steps_apart, self._iterations.dtype
-        )
-        batches = self.batches_apart
-        waiting = before % (batches // self.sync_every)
-        return (waiting + tf.cast(self._steps_apart, waiting.dtype)) % batches
-
-    def _places(self, later: int = 0) -> list[int]:
-        """Of each fragment: where in a window it meets, or so many updates later."""
-        return places_of(self.fragments, self.sync_every, self.batches_apart, later)
-
-    def _due(self, later: int = 0) -> Iterator[tuple[Fragment, int]]:
-        """The fragments, each with its place."""
-        return zip(self._fragments, self._places(later), strict=True)
 
     def _divided(self, variables: Sequence[Any]) -> list[Fragment]:
         """Those that meet in turn."""
