@@ -10,7 +10,8 @@
 
 #include "tf_ops/common/collective_kind.h"
 #include "tf_ops/runtime/runtime.h"
-#include "tf_ops/torch/completions.h"
+#include "tf_ops/torch/call.h"
+#include "tf_ops/torch/reductions.h"
 
 namespace ring_keras::torch_backend {
 namespace {
@@ -25,70 +26,10 @@ constexpr char kReduceScatter[] = "torch/reduce_scatter";
 constexpr char kAlltoall[] = "torch/alltoall";
 constexpr char kBarrier[] = "torch/barrier";
 
-// c10d's reductions that are the engine's. `factor` is that of PREMUL_SUM.
-struct Reduction {
-  ReduceOp op = ReduceOp::kSum;
-  double factor = 1.0;
-};
-
-Reduction ReductionOf(const c10d::ReduceOp& op, const at::Tensor& tensor) {
-  const bool is_bool = tensor.scalar_type() == at::kBool;
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:  // Of bools torch adds up none: one is true, or
-                               // none.
-      return {is_bool ? ReduceOp::kMax : ReduceOp::kSum};
-    case c10d::ReduceOp::AVG:
-      return {ReduceOp::kAverage};
-    case c10d::ReduceOp::PRODUCT:
-      return {is_bool ? ReduceOp::kMin : ReduceOp::kProduct};
-    case c10d::ReduceOp::MIN:
-      return {ReduceOp::kMin};
-    case c10d::ReduceOp::MAX:
-      return {ReduceOp::kMax};
-    case c10d::ReduceOp::PREMUL_SUM: {
-      const auto* supplement =
-          static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
-      TORCH_CHECK_VALUE(supplement != nullptr, "PREMUL_SUM has no factor");
-      TORCH_CHECK_TYPE(
-          !at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true),
-          "[RK142] PREMUL_SUM is of floating-point numbers, got ",
-          tensor.scalar_type());
-      return {ReduceOp::kSum, supplement->tensor_factor.defined()
-                                  ? supplement->tensor_factor.item<double>()
-                                  : supplement->double_factor};
-    }
-    default:
-      TORCH_CHECK_VALUE(
-          false,
-          "[RK142] the back end ring has this reduction in all_reduce "
-          "and reduce alone: BAND, BOR or BXOR");
-  }
-}
-
-void CheckReduction(const c10d::ReduceOp& op, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(
-      !tensor.is_complex() || c10d::isComplexViewAsRealAllowed(op),
-      "[RK142] complex tensors can be added up and averaged, and no other "
-      "reduction is "
-      "defined of them");
-}
-
 void CheckRoot(int64_t root, int size) {
   TORCH_CHECK_VALUE(root >= 0 && root < size,
                     "expected a rank of the group, from 0 to ", size - 1,
                     ", got ", root);
-}
-
-bool IsOfBits(const c10d::ReduceOp& op) {
-  return op.op_ == c10d::ReduceOp::BAND || op.op_ == c10d::ReduceOp::BOR ||
-         op.op_ == c10d::ReduceOp::BXOR;
-}
-
-at::Tensor CombinedBits(const at::Tensor& first, const at::Tensor& second,
-                        const c10d::ReduceOp& op) {
-  if (op.op_ == c10d::ReduceOp::BAND) return at::bitwise_and(first, second);
-  if (op.op_ == c10d::ReduceOp::BOR) return at::bitwise_or(first, second);
-  return at::bitwise_xor(first, second);
 }
 
 // The memory of `output`. If other ranks have sent something else it comes
@@ -104,91 +45,6 @@ OutputAllocator Into(const at::Tensor& output, DataType dtype) {
 }
 
 }  // namespace
-
-class RingBackend::Call {
- public:
-  // `options`: c10d's, of any call.
-  template <typename Options>
-  Call(RingBackend& backend, OpType type, const char* name,
-       const Options& options, Tensors results)
-      : Call(backend, type, name, !options.asyncOp,
-             options.timeout.count() > 0 ? options.timeout : backend.timeout_,
-             std::move(results)) {}
-
-  // `tensor`: any of those that travel.
-  Request& Add(CollectiveKind kind, const char* name,
-               const at::Tensor& tensor = {}) {
-    Request& request = requests_.emplace_back();
-    request.kind = kind;
-    request.name = name;
-    if (tensor.defined()) request.plan = PlanOf(tensor);
-    request.communicator_id = communicator_id_;
-    request.blocks = waits_;
-    request.awaited_since = &work_->awaited_since();
-    return request;
-  }
-
-  // Of tensors that are read or written in place.
-  at::Tensor InPlace(const at::Tensor& tensor) {
-    return contiguous_.Of(tensor);
-  }
-
-  // Memory that must last as long as the call.
-  void Keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
-  void Finally(std::function<void()> then) { then_ = std::move(then); }
-
-  // A thread that waits anyway carries it out, unless it may have to stop
-  // before the engine would.
-  WorkPtr Submit() {
-    work_->Expect(static_cast<int>(requests_.size()));
-    work_->Finally([kept = std::move(kept_),
-                    contiguous = std::move(contiguous_),
-                    then = std::move(then_)] {
-      contiguous.CopyBack();
-      if (then) then();
-    });
-    for (Request& request : requests_) {
-      if (waits_ && engine_is_first_) {
-        work_->End(Runtime::Get().Run(std::move(request)));
-        continue;
-      }
-      ++*pending_;
-      Runtime::Get().Submit(
-          std::move(request),
-          [work = work_, pending = pending_](const Status& status) mutable {
-            --*pending;
-            RunOnThread(
-                [work = std::move(work), status] { work->End(status); });
-          });
-    }
-    return work_;
-  }
-
- private:
-  Call(RingBackend& backend, OpType type, const char* name, bool waits,
-       std::chrono::milliseconds timeout, Tensors results)
-      : waits_(waits),
-        engine_is_first_(timeout >= backend.engine_timeout_),
-        pending_(backend.pending_),
-        communicator_id_(backend.communicator_id_),
-        work_(c10::make_intrusive<RingWork>(
-            backend.getRank(), type, name, std::move(results),
-            backend.communicator_id_, backend.deadlines_,
-            engine_is_first_ ? std::make_shared<Deadline>()
-                             : backend.deadlines_->Add(timeout))) {
-    ++backend.calls_;
-  }
-
-  const bool waits_;
-  const bool engine_is_first_;  // To give up waiting.
-  const std::shared_ptr<std::atomic<int>> pending_;
-  const int communicator_id_;
-  c10::intrusive_ptr<RingWork> work_;
-  std::vector<Request> requests_;
-  Contiguous contiguous_;
-  Tensors kept_;
-  std::function<void()> then_;
-};
 
 RingBackend::RingBackend(int rank, int size, int communicator_id,
                          std::chrono::milliseconds timeout,

@@ -1,0 +1,58 @@
+#include "tf_ops/torch/call.h"
+
+#include "tf_ops/runtime/runtime.h"
+#include "tf_ops/torch/completions.h"
+
+namespace ring_keras::torch_backend {
+
+RingBackend::Call::Call(RingBackend& backend, c10d::OpType type,
+                        const char* name, bool waits,
+                        std::chrono::milliseconds timeout, Tensors results)
+    : waits_(waits),
+      engine_is_first_(timeout >= backend.engine_timeout_),
+      pending_(backend.pending_),
+      communicator_id_(backend.communicator_id_),
+      work_(c10::make_intrusive<RingWork>(
+          backend.getRank(), type, name, std::move(results),
+          backend.communicator_id_, backend.deadlines_,
+          engine_is_first_ ? std::make_shared<Deadline>()
+                           : backend.deadlines_->Add(timeout))) {
+  ++backend.calls_;
+}
+
+Request& RingBackend::Call::Add(CollectiveKind kind, const char* name,
+                                const at::Tensor& tensor) {
+  Request& request = requests_.emplace_back();
+  request.kind = kind;
+  request.name = name;
+  if (tensor.defined()) request.plan = PlanOf(tensor);
+  request.communicator_id = communicator_id_;
+  request.blocks = waits_;
+  request.awaited_since = &work_->awaited_since();
+  return request;
+}
+
+RingBackend::WorkPtr RingBackend::Call::Submit() {
+  work_->Expect(static_cast<int>(requests_.size()));
+  work_->Finally([kept = std::move(kept_), contiguous = std::move(contiguous_),
+                  then = std::move(then_)] {
+    contiguous.CopyBack();
+    if (then) then();
+  });
+  for (Request& request : requests_) {
+    if (waits_ && engine_is_first_) {
+      work_->End(Runtime::Get().Run(std::move(request)));
+      continue;
+    }
+    ++*pending_;
+    Runtime::Get().Submit(
+        std::move(request),
+        [work = work_, pending = pending_](const Status& status) mutable {
+          --*pending;
+          RunOnThread([work = std::move(work), status] { work->End(status); });
+        });
+  }
+  return work_;
+}
+
+}  // namespace ring_keras::torch_backend

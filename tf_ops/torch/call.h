@@ -1,0 +1,60 @@
+// One call of the back end "ring", from its arguments to what torch waits for.
+#ifndef RING_KERAS_TORCH_CALL_H_
+#define RING_KERAS_TORCH_CALL_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tf_ops/common/collective_kind.h"
+#include "tf_ops/torch/backend.h"
+
+namespace ring_keras::torch_backend {
+
+class RingBackend::Call {
+ public:
+  // `options`: c10d's, of any call.
+  template <typename Options>
+  Call(RingBackend& backend, c10d::OpType type, const char* name,
+       const Options& options, Tensors results)
+      : Call(backend, type, name, !options.asyncOp,
+             options.timeout.count() > 0 ? options.timeout : backend.timeout_,
+             std::move(results)) {}
+
+  // `tensor`: any of those that travel.
+  Request& Add(CollectiveKind kind, const char* name,
+               const at::Tensor& tensor = {});
+
+  // Of tensors that are read or written in place.
+  at::Tensor InPlace(const at::Tensor& tensor) {
+    return contiguous_.Of(tensor);
+  }
+
+  // Memory that must last as long as the call.
+  void Keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
+  void Finally(std::function<void()> then) { then_ = std::move(then); }
+
+  // A thread that waits anyway carries it out, unless it may have to stop
+  // before the engine would.
+  WorkPtr Submit();
+
+ private:
+  Call(RingBackend& backend, c10d::OpType type, const char* name, bool waits,
+       std::chrono::milliseconds timeout, Tensors results);
+
+  const bool waits_;
+  const bool engine_is_first_;  // To give up waiting.
+  const std::shared_ptr<std::atomic<int>> pending_;
+  const int communicator_id_;
+  c10::intrusive_ptr<RingWork> work_;
+  std::vector<Request> requests_;
+  Contiguous contiguous_;
+  Tensors kept_;
+  std::function<void()> then_;
+};
+
+}  // namespace ring_keras::torch_backend
+
+#endif  // RING_KERAS_TORCH_CALL_H_
