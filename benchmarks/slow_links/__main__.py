@@ -71,7 +71,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 ALONE = "no communication"
-# Ranks that learn nothing of each other: what Keras does, and what we do in a job of one.
+# Ranks that learn nothing of each other: what we do in a job of one, and Keras.
 LONE = (ALONE, "Keras alone")
 ALONE_IN_TORCH = "torch, no communication"
 TORCHS: dict[str, dict[str, Any]] = {
@@ -101,6 +101,7 @@ def train(
     epochs: int,
     steps: int,
     until: float | None = None,
+    apart: int = APART,
 ) -> dict[str, Any]:
     """A job of 4 ranks; what the first has to say.
 
@@ -111,15 +112,17 @@ def train(
         epochs: How many, at most.
         steps: Of an epoch.
         until: The accuracy with which training ends before; None: it does not.
+        apart: Updates between two meetings, where the way has any.
     """
+    options = ALL_WAYS[way]
     task = {
         "model": model,
-        "way": ALL_WAYS[way],
+        "way": options | ({"sync_every": apart} if "sync_every" in options else {}),
         "epochs": epochs,
         "steps": steps,
         "until": until,
         # What Keras and `fit` do around an execution hardly counts.
-        "steps_per_execution": min(steps, APART // 4),
+        "steps_per_execution": min(steps, apart // 4),
         "size": HOSTS,
     }
     if way in TORCHS:
@@ -177,21 +180,25 @@ def report_times(rate: str, measured: dict[tuple[str, str], dict[str, float]]) -
         )
 
 
-def report_quality(models: list[str], ways: list[str], examples: int) -> None:
+def report_quality(
+    models: list[str], ways: list[str], examples: int, aparts: list[int]
+) -> None:
     """Trains every way on as many examples, where links have no limit."""
     epochs = max(2, examples // (HOSTS * 8 * 2 * APART))
     count = epochs * HOSTS * 8 * 2 * APART
-    print(f"\n| after {count:,} examples | way | test loss | test accuracy |")
-    print("|---|---|---|---|")
+    print(f"\n| after {count:,} examples | way | meets every | loss | accuracy |")
+    print("|---|---|---|---|---|")
     with make_hosts(HOSTS) as network:
         for model in models:
             for way in ways_of(model, ways):
                 if way in (*LONE, ALONE_IN_TORCH):
                     continue
-                said = train(network, model, way, epochs, 2 * APART)
-                loss, accuracy = said["loss"], said["accuracy"]
-                row = f"| {model} | {way} | {loss:.4f} | {accuracy:.2%} |"
-                print(row, flush=True)
+                for apart in aparts if is_apart(way) else [1]:
+                    said = train(
+                        network, model, way, epochs, 2 * APART, apart=max(apart, 4)
+                    )
+                    row = f"{said['loss']:.4f} | {said['accuracy']:.2%}"
+                    print(f"| {model} | {way} | {apart} | {row} |", flush=True)
 
 
 def report_times_to(rate: str, model: str, accuracy: float, ways: list[str]) -> None:
@@ -233,6 +240,13 @@ def main() -> None:
         "--examples", type=int, default=64000, help="for quality; 0: leave it out"
     )
     parser.add_argument(
+        "--apart",
+        nargs="+",
+        type=int,
+        default=[25, APART],
+        help="updates between two meetings, for quality",
+    )
+    parser.add_argument(
         "--until",
         default="mlp=0.95",
         metavar="MODEL=ACCURACY",
@@ -254,7 +268,7 @@ def main() -> None:
         )
         report_times(rate, measured)
     if options.examples:
-        report_quality(options.models, ways, options.examples)
+        report_quality(options.models, ways, options.examples, options.apart)
     if options.until:
         model, _, accuracy = options.until.partition("=")
         report_times_to("100mbit", model, float(accuracy), ways)
