@@ -1,6 +1,10 @@
 """Has `fit` go on when ranks are lost, or come."""
 
-from collections.abc import Callable
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -339,6 +343,27 @@ def _refuse_validation(data: Any) -> None:
         )
 
 
+@contextlib.contextmanager
+def _sigterm_held_off() -> Iterator[None]:
+    """A SIGTERM that comes in it acts at its end, if nothing kills the process before.
+
+    ringrun sends one to each rank of a job that ends, and waits for `--grace-period`.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    # One that was not set from Python could not be set again.
+    if not is_main or signal.getsignal(signal.SIGTERM) is None:
+        yield
+        return
+    came: list[int] = []
+    earlier = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+        if came:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 class _Backup:
     """Keeps the model in `Preemption`'s format, and its place beside it."""
 
@@ -349,8 +374,9 @@ class _Backup:
     def save(self, place: dict[str, int]) -> None:
         steps = internals.steps_done_of(self._model) or 0
         try:
-            weights = internals.weights_file(self._model)
-            self._files.save_if_newest(weights, steps, place)
+            with _sigterm_held_off():
+                weights = internals.weights_file(self._model)
+                self._files.save_if_newest(weights, steps, place)
         except Exception as error:  # The job ends by another one.
             logging.error("ring_keras: [RK610] Elastic cannot save: %s", error)
         else:

@@ -51,9 +51,12 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     def wrapper(state: State, *args: Any, **kwargs: Any) -> _Result:
         if not is_elastic():
             warn_of_no_launcher("elastic.run")
-        skip_sync = False
+        skip_sync = reset_is_due = False
         while True:
             try:
+                if reset_is_due:
+                    state.on_reset()
+                    reset_is_due = False
                 if not skip_sync:
                     state.sync()
                 return func(state, *args, **kwargs)
@@ -69,7 +72,7 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
                 skip_sync = False
                 reason = "goes on without a rank that was lost"
             shutdown(reason)
-            init()
-            state.on_reset()
+            init()  # What this raises ends the job.
+            reset_is_due = True
 
     return wrapper

@@ -6,12 +6,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from ring_keras.launch.guard import Ended
+from ring_keras.launch.guard import Ended, heard_signals
 from ring_keras.launch.hosts import Host, HostsError, parse_lines
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
@@ -72,6 +74,31 @@ def first_hosts(
     Raises:
         HostsError: If it has not in time, cannot be run, or prints something else.
     """
+    with _ending_in_order():
+        return _first_hosts(options, least_slots, timeout_s)
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """In it the signals that end this process end first what it has started."""
+    numbers = [n for n in heard_signals() if n in (signal.SIGTERM, signal.SIGHUP)]
+
+    def leave(number: int, _: object) -> NoReturn:
+        sys.exit(128 + number)
+
+    earlier = {number: signal.signal(number, leave) for number in numbers}
+    # Who has started it may have held them back.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _first_hosts(
+    options: DiscoveryOptions, least_slots: int, timeout_s: float
+) -> list[Host]:
     deadline = time.monotonic() + timeout_s
     told = False
     while True:

@@ -153,9 +153,13 @@ class ElasticMembers(Members):
         everyone_waits = all(process.waits for process in living)
         early = [process for process in self._members if process.seems_done]
         if early and not everyone_waits:
-            # The others may be about to end, too, in whatever time that takes.
+            # The others may be about to end, too, in whatever time that takes; unless
+            # one of them waits for the rest.
+            self._kill_stragglers(now)
             self._give_up_silent(living, now)
-            return None
+            if not self._has_waited_long(living, now):
+                return None
+            return self._give_up_late(living, 0)
         for process in early:
             self._lose(process, "exited with code 0 while the others were not done")
         if everyone_waits and self._had_state and not any(p.has_state for p in living):
@@ -175,12 +179,10 @@ class ElasticMembers(Members):
                 f"({len(living)}), and no others will come",
                 self._cause,
             )
-        if not any(process.waits for process in living):
-            self._forming_since = None
+        waited_long = self._has_waited_long(living, now)
+        if self._forming_since is None:
             self._call_leavers(living, now)
             return None
-        if self._forming_since is None:
-            self._forming_since = now
         coming = [p for p in self._newcomers() if p.waits]
         if everyone_waits and len(living) + len(coming) >= self._options.min_size:
             # Survivors come first; hosts that came back may have brought too many.
@@ -188,9 +190,16 @@ class ElasticMembers(Members):
             self._dismiss([p for p in living + coming if p not in staying], now)
             return self._form(staying)
         self._give_up_silent(living, now)
-        if now - self._forming_since < self._options.timeout_s:
-            return None
-        return self._give_up_late(living, len(coming))
+        return self._give_up_late(living, len(coming)) if waited_long else None
+
+    def _has_waited_long(self, living: list[_Process], now: float) -> bool:
+        """Whether the first of them that waits has done so for --elastic-timeout."""
+        if not any(process.waits for process in living):
+            self._forming_since = None
+            return False
+        if self._forming_since is None:
+            self._forming_since = now
+        return now - self._forming_since >= self._options.timeout_s
 
     def _lose(self, process: _Process, how: str) -> None:
         process.lost = how

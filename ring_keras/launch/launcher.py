@@ -17,9 +17,13 @@ from ring_keras.launch.desk import CannotStartError, Desk, LaunchOptions
 from ring_keras.launch.elastic_members import ElasticMembers
 from ring_keras.launch.environment import write_private
 from ring_keras.launch.fleet import Fleet
-from ring_keras.launch.guard import RANKS_SIGNALS, kill_descendants
+from ring_keras.launch.guard import (
+    KILL_TIMEOUT_S,
+    RANKS_SIGNALS,
+    kill_descendants,
+)
 from ring_keras.launch.job_watch import JobWatch
-from ring_keras.launch.loop import Loop
+from ring_keras.launch.loop import TICK_S, Loop
 from ring_keras.launch.members import Ending, FixedMembers, Members
 from ring_keras.launch.output import OutputPump, say
 from ring_keras.launch.source import Source
@@ -31,6 +35,10 @@ __all__ = ["Launcher"]
 # How long ranks have to notice by themselves that another one failed. The store
 # tells them in much less; the rest is for printing why, and for saving.
 NOTICE_S = 5.0
+# How long hosts have to say that ranks have ended that were killed.
+_WORD_S = KILL_TIMEOUT_S + 2.0
+# Who is there says so each second.
+_SILENT_S = 3.0
 # How long other nodes have to hear how the job ended.
 PART_S = 2.0
 _TOKEN_NBYTES = 32
@@ -76,6 +84,8 @@ class Launcher:
         self._state_ends_at: float | None = None
         self._interrupt: int | None = None
         self._hung: set[int] = set()
+        # Whether output may never end.
+        self._waits_no_more = False
 
     def run(self) -> int:
         """Runs the job; returns ringrun's exit code."""
@@ -158,7 +168,7 @@ class Launcher:
             watch=self._job_watch,
             crews=self._crews,
             on_end=self._note_end,
-            interrupt=self._take_signal,
+            interrupt=self._take_others_signal,
             run_until=self._run_until,
         )
         hosts, elastic = self._source(desk), self._options.elastic
@@ -188,6 +198,8 @@ class Launcher:
         while not (output_done and all(crew.done for crew in self._crews)):
             self._loop.turn(self._time_left())
             self._advance()
+            if self._waits_no_more:
+                return
 
     def _run_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         self._loop.run_until(
@@ -223,16 +235,22 @@ class Launcher:
         now = time.monotonic()
         if self._state is _State.RUNNING:
             self._judge_running(now)
-        if not any(worker.running for worker in self._workers()):
-            if self._state is not _State.ENDED:
-                self._enter(_State.ENDED, None)
-                assert self._members is not None
-                self._members.finish()
+        running = any(worker.running for worker in self._workers())
+        if not running and self._state is not _State.ENDED:
+            self._enter(_State.ENDED, None if self._interrupt is None else _WORD_S)
+            assert self._members is not None
+            self._members.finish()
         elif self._state_ends_at is not None and self._state_ends_at <= now:
             if self._state is _State.FAILED:
                 self._stop(signal.SIGTERM)
-            else:
+            elif self._state is _State.STOPPING:
                 self._kill()
+            elif self._state is _State.KILLING:
+                self._give_up_killed()
+            else:
+                # Of those that are heard, output is waited for.
+                self._give_up_silent()
+                self._state_ends_at = now + TICK_S
 
     def _judge_running(self, now: float) -> None:
         assert self._members is not None
@@ -243,6 +261,11 @@ class Launcher:
             self._enter(_State.FAILED, NOTICE_S)
         else:
             self._stop(signal.SIGTERM)
+
+    def _take_others_signal(self, number: int) -> None:
+        """Another node was interrupted; once all has ended, that is its own affair."""
+        if self._state is not _State.ENDED:
+            self._take_signal(number)
 
     def _take_signal(self, number: int) -> None:
         if number in RANKS_SIGNALS:
@@ -261,7 +284,7 @@ class Launcher:
                 f"waiting up to {self._options.grace_period_s:g} s for the ranks to "
                 "end; Ctrl-C again kills them at once"
             )
-        if self._state is not _State.ENDED:
+        if self._state not in (_State.KILLING, _State.ENDED):
             # Python takes SIGINT as KeyboardInterrupt, so scripts can clean up.
             self._stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
@@ -276,7 +299,29 @@ class Launcher:
     def _kill(self) -> None:
         for worker in self._workers():
             worker.signal(signal.SIGKILL)
-        self._enter(_State.KILLING, None)
+        if self._state is not _State.KILLING:
+            self._enter(_State.KILLING, _WORD_S)
+
+    def _give_up_killed(self) -> None:
+        unheard = [worker for worker in self._workers() if worker.running]
+        ranks = [worker.rank for worker in unheard]
+        hosts = ", ".join(dict.fromkeys(worker.host_name for worker in unheard))
+        self._pump.say(
+            f"[RK821] ranks {ranks} were killed, and there is no word that they "
+            f"have ended: host {hosts}. What cannot be reached ends its ranks by "
+            "itself once it has not heard this host for a while; look there for "
+            "processes that are left"
+        )
+        self._give_up_silent()
+        for worker in self._workers():
+            if worker.running:  # It hangs in its kernel, and holds its output open.
+                worker.end(-signal.SIGKILL)
+                self._waits_no_more = True
+
+    def _give_up_silent(self) -> None:
+        for crew in self._crews:
+            if not crew.done and crew.silent_s > _SILENT_S:
+                crew.give_up(f"there was no word from it for {crew.silent_s:.0f} s")
 
     def _enter(self, state: _State, seconds: float | None) -> None:
         self._state = state

@@ -151,7 +151,7 @@ class OutputPump:
         """Takes over the reading ends of a rank's pipes.
 
         Raises:
-            OSError: If a file for them cannot be opened.
+            OSError: If a file for them cannot be opened, and none has been written.
         """
         for name, fd in (("stdout", stdout_fd), ("stderr", stderr_fd)):
             self._added.put((fd, self._open(rank, name)))
@@ -166,7 +166,7 @@ class OutputPump:
         """Expects `feed` to bring what the rank prints.
 
         Raises:
-            OSError: If a file for it cannot be opened.
+            OSError: If a file for it cannot be opened, and none has been written.
         """
         for name in STREAMS:
             self._fed_streams[rank, name] = self._open(rank, name)
@@ -237,7 +237,17 @@ class OutputPump:
     def _open(self, rank: int, name: str) -> _Stream:
         file = None
         if self._directory is not None:
-            file = _RankFile(self._directory / f"rank.{rank}" / name)
+            path = self._directory / f"rank.{rank}" / name
+            try:
+                file = _RankFile(path)
+            except OSError as error:
+                if not self._started:
+                    raise
+                # The rank may run already, and the job with it.
+                self.say(
+                    f"cannot write {path} ({error.strerror}): what rank {rank} prints "
+                    "is shown here alone; the job goes on"
+                )
         console = self._consoles[name]
         if name == "stderr" and self._tracebacks is not None:
             self._tracebacks.add_rank(rank)

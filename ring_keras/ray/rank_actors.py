@@ -120,12 +120,13 @@ def results_of(references: Sequence[Any]) -> list[Any]:
 
     Raises:
         Exception: What a rank raised, as Ray raises it; of several that of the one
-            which took the others along.
+            which took the others along: the first that has lost nobody.
     """
-    results, errors = [], []
-    for reference in references:
+    errors, running = [], list(references)
+    while running:
+        (ended,), running = ray.wait(running)
         try:
-            results.append(ray.get(reference))
+            ray.get(ended)
         except ray.exceptions.RayError as error:
             errors.append(error)
     if errors:
@@ -134,6 +135,7 @@ def results_of(references: Sequence[Any]) -> list[Any]:
             errors,
             key=lambda error: lost_a_peer(getattr(error, "cause", None) or error),
         )
+    results: list[Any] = ray.get(list(references))
     return results
 
 

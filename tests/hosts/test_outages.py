@@ -195,6 +195,22 @@ def test_who_was_given_up_is_taken_back(
     hosts.wait_until_empty(60)
 
 
+@pytest.mark.parametrize("options", [ELASTIC, pytest.param(FIXED, marks=SLOW)])
+def test_ctrl_c_does_not_wait_for_hosts_that_are_cut_off(
+    ringrun: Ringrun, hosts: SshHosts, options: list[str]
+) -> None:
+    job = Job(ringrun, hosts, options)
+
+    with cut_off(hosts, 1):
+        job.process.send_signal(signal.SIGINT)
+        # The line to that host ends by itself after 35.
+        finished = ringrun.finish(job.process, timeout_s=25)
+
+    assert finished.returncode == 128 + signal.SIGINT
+    assert "[RK821] ranks [0] were killed" in finished.stderr.decode()
+    hosts.wait_until_empty(60)
+
+
 @SLOW
 def test_a_spare_host_that_is_heard_gives_nobody_up(
     ringrun: Ringrun, hosts: SshHosts

@@ -115,3 +115,39 @@ def test_an_init_that_waits_too_long_for_a_rank_begins_again(ringrun: Ringrun) -
     assert finished.returncode == 0, finished.stderr.decode()
     assert b"it has not joined within --elastic-timeout 5 s" in finished.stderr
     assert ringrun.noted("end.0") == "1"
+
+
+_LOST_IN_RESET = """
+import ring_keras as ring
+
+ring.init()
+state, sizes = ring.elastic.ObjectState(step=0), []
+
+def reset():
+    sizes.append(ring.size())
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ring.allgather_object(rank)
+
+state.register_reset_callbacks([reset])
+
+@ring.elastic.run
+def train(state):
+    while ring.size() > 1:
+        if rank == 2 and state.step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        ring.allgather_object(rank)
+        state.step += 1
+        state.commit()
+
+train(state)
+note(f"end.{rank}", f"{state.step} {sizes}")
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_may_be_lost_while_reset_callbacks_run(ringrun: Ringrun) -> None:
+    finished = ringrun.finish(ringrun.start(_LOST_IN_RESET, "--min-np", "1", size=3))
+
+    assert finished.returncode == 0, finished.stderr.decode()
+    assert ringrun.noted("end.0") == "3 [2, 1]"

@@ -313,6 +313,45 @@ def test_a_process_that_cannot_be_started_ends_nobody(ringrun: Ringrun) -> None:
     assert job.wait(60) == 0, said.read_text()
 
 
+def test_a_replacement_without_files_costs_these_alone(ringrun: Ringrun) -> None:
+    directory = ringrun.directory / "out"
+    options = ["--min-np", "1", "--max-np", "2", "--output-dir", str(directory)]
+    options += ["--blacklist-cooldown-range", "0.1", "0.1"]
+    job = start(ringrun, GO_ON_UNTIL_ENOUGH, *options)
+    (lost,) = ringrun.pids("pid.1")
+    note = ringrun.directory / "met.0"
+    wait_until(lambda: note.exists() and note.read_text() == "0 1", "they have met")
+
+    # In place of its directory.
+    (directory / "rank.2").write_text("")
+    os.kill(lost, signal.SIGKILL)
+    wait_until(lambda: note.read_text() == "0 2", "another one is there")
+    (ringrun.directory / "enough").touch()
+
+    said = finish(ringrun, job, 0).stderr
+    assert said.count(b"what rank 2 prints is shown here alone") == 2
+
+
+def test_who_is_done_keeps_nobody_waiting_for_a_third(ringrun: Ringrun) -> None:
+    script = """
+join()
+meet()
+if rank == 1:
+    wait_to_be_ended()  # It hangs.
+if rank == 2:
+    _native.shutdown("it is done")
+    sys.exit(0)
+meet_until_lost()
+join()
+end()
+"""
+    options = ["--min-np", "1", "--elastic-timeout", "1"]
+    finished = finish(ringrun, start(ringrun, script, *options, size=3), 0)
+
+    assert ended(ringrun, 0)[0][1] == [0]
+    assert b"it has not joined within --elastic-timeout 1 s" in finished.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_ranks_that_wait_for_a_generation(
     ringrun: Ringrun, number: signal.Signals
@@ -386,7 +425,14 @@ chmod 700 {place}/hosts && exec "$@"
     assert finished.stdout == b"[0] hi\n", finished.stderr.decode()
 
 
-def test_what_a_script_has_started_ends_with_it(ringrun: Ringrun) -> None:
+@pytest.mark.parametrize(
+    ("number", "held_back"),
+    [(signal.SIGINT, False), (signal.SIGTERM, True)],
+    ids=["SIGINT", "SIGTERM, held back"],
+)
+def test_what_a_script_has_started_ends_with_it(
+    ringrun: Ringrun, number: signal.Signals, held_back: bool
+) -> None:
     script = ringrun.directory / "hosts"
     pid = ringrun.directory / "pid"
     script.write_text(
@@ -394,16 +440,23 @@ def test_what_a_script_has_started_ends_with_it(ringrun: Ringrun) -> None:
     )
     script.chmod(0o700)
     options = ["--host-discovery-script", str(script), "--min-np", "1", "--max-np", "1"]
-    process = ringrun.start_raw(*options, "true")
+    # An engine's process has it so while it starts ringrun.
+    how = signal.SIG_BLOCK if held_back else signal.SIG_UNBLOCK
+    earlier = signal.pthread_sigmask(how, [number])
+    try:
+        process = ringrun.start_raw(*options, "true")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
     started = ringrun.pids("pid")
 
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
 
-    assert ringrun.finish(process).returncode == 128 + signal.SIGINT
+    assert ringrun.finish(process).returncode == 128 + number
     wait_until_dead(started)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.slow
 def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None:
     options = ["--min-np", "1", "--max-np", "3"]
     options += ["--blacklist-cooldown-range", "0", "0"]
