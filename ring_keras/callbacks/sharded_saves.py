@@ -8,9 +8,10 @@ from typing import Any
 import keras
 
 from ring_keras.callbacks.root_only import RootOnly
-from ring_keras.errors import RankMismatchError
-from ring_keras.job.process_set import ProcessSet
+from ring_keras.errors import RankMismatchError, RingKerasError
+from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.training.distributed_models import is_local_in, process_set_of
 
 __all__ = [
     "make_directory",
@@ -29,23 +30,32 @@ _REFUSED = {
     "ring_keras.ReportCheckpoint",
 }
 
+_BACKUPS = {"keras.BackupAndRestore", "ring_keras.Preemption"}
+
 
 def refuse_savers_of_one_rank(
     callbacks: Sequence[keras.callbacks.Callback], model: keras.Model
 ) -> None:
-    """Raises if one of these needs a state of which each rank has a part.
+    """Raises if one of these needs a state of which each rank has a part, or its own.
 
     Raises:
         ValueError: Before anything is trained.
+        RingKerasError: The same.
     """
-    if not shards_state(model):
+    if not has_peers(process_set_of(model)):
         return
+    is_local = is_local_in(model)
+    local = [variable for variable in model.weights if is_local(variable)]
     for callback in callbacks:
         inside = callback.callback if isinstance(callback, RootOnly) else callback
         names = {
             f"{base.__module__.split('.')[0]}.{base.__name__}"
             for base in type(inside).__mro__
         }
+        if local:
+            _refuse_backups(sorted(names & _BACKUPS), local[0])
+        if not shards_state(model):
+            continue
         refused = sorted(names & _REFUSED)
         if inside is not callback and "keras.ModelCheckpoint" in names:
             refused = ["ring_keras.RootOnly(ModelCheckpoint)"]
@@ -57,6 +67,18 @@ def refuse_savers_of_one_rank(
             "shard_state=True, for now: each rank has a part of the state. Save by a "
             "keras.callbacks.ModelCheckpoint on every rank, not in RootOnly, or leave "
             "out shard_state."
+        )
+
+
+def _refuse_backups(names: Sequence[str], local: Any) -> None:
+    """Of the first rank's model, from which all would go on."""
+    if names:
+        raise RingKerasError(
+            "[RK516] "
+            f"{names[0].partition('.')[2]} saves what the first rank has, and each "
+            f"rank trains its own '{getattr(local, 'path', local.name)}' "
+            "(local_layers): after a restart the others would begin with new ones. "
+            "Save on each rank, to a path of its own, by model.save()."
         )
 
 

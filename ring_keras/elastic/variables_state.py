@@ -111,6 +111,12 @@ class KerasState(TensorFlowState):
                     "takes its part of the state with it. Leave out shard_state. "
                     f"Received: optimizer '{one.name}'"
                 )
+            if hook is not None and hook.options.keeps_local:
+                raise ValueError(
+                    "[RK620] "
+                    f"ring_keras.elastic.{type(self).__name__} gives all ranks the "
+                    f"same variables, and optimizer '{one.name}' has local_layers."
+                )
         for one in self._optimizers:
             if not one.built:
                 raise ValueError(

@@ -1,4 +1,5 @@
 from .callback_lists import call_before_callbacks as call_before_callbacks
+from .callback_lists import leave_out_batch_end as leave_out_batch_end
 from .callback_lists import remove_progress_bar as remove_progress_bar
 from .datasets import data_server_port as data_server_port
 from .datasets import is_served_in_turn as is_served_in_turn

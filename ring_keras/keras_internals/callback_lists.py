@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import keras
 
-__all__ = ["call_before_callbacks", "remove_progress_bar"]
+__all__ = ["call_before_callbacks", "leave_out_batch_end", "remove_progress_bar"]
 
 
 def call_before_callbacks(
@@ -34,3 +34,12 @@ def remove_progress_bar(callbacks: keras.callbacks.CallbackList) -> None:
         for callback in callbacks.callbacks
         if not isinstance(callback, keras.callbacks.ProgbarLogger)
     ]
+
+
+def leave_out_batch_end(callbacks: keras.callbacks.CallbackList) -> None:
+    """The batch whose end `fit` is about to tell them was none: nobody hears of it."""
+
+    def pass_over(batch: int, logs: Any = None) -> None:
+        del vars(callbacks)["on_train_batch_end"]
+
+    vars(callbacks)["on_train_batch_end"] = pass_over

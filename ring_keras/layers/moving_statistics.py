@@ -1,5 +1,8 @@
 """One set of moving statistics for all ranks."""
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 
 from ring_keras import keras_internals as internals
@@ -7,7 +10,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.layers.global_moments import GlobalMoments
 from ring_keras.states.moving_moments import average_moments
 
-__all__ = ["average_moving_statistics"]
+__all__ = ["average_moving_statistics", "layers_apart"]
 
 
 def average_moving_statistics(
@@ -44,13 +47,24 @@ def average_moving_statistics(
         process_set: Ranks taking part. Defaults to all.
     """
     process_set = process_set or global_process_set
-    if not has_peers(process_set):
-        return
-    average_moments(
-        [
-            layer
-            for layer in internals.batch_normalizations(model)
-            if layer.built and layer.trainable and GlobalMoments.of(layer) is None
-        ],
-        process_set,
-    )
+    if has_peers(process_set):
+        average_moments(layers_apart(model), process_set)
+
+
+def layers_apart(
+    model: keras.layers.Layer, is_local: Callable[[Any], bool] = lambda variable: False
+) -> list[Any]:
+    """The batch normalizations whose ranks have each seen their own batches.
+
+    Args:
+        model: A built model, or a layer.
+        is_local: Whether each rank has its own value of a variable, by intent.
+    """
+    return [
+        layer
+        for layer in internals.batch_normalizations(model)
+        if layer.built
+        and layer.trainable
+        and GlobalMoments.of(layer) is None
+        and not is_local(layer.moving_mean)
+    ]

@@ -93,14 +93,17 @@ class ReductionOptions:
         return bool(self.local_layers or self.local_variables)
 
     def is_local(self, source: Any) -> bool:
-        """Whether the gradient of that variable does."""
+        """Whether the gradient of that variable does, and so its value.
+
+        Of local layers also what is frozen now, and what changes without gradients.
+        """
         if not self.keeps_local or isinstance(source, str):
             return False
         key = internals.variable_key(source)
         return key in self.local_variables or any(
             key == internals.variable_key(weight)
             for layer in self.local_layers
-            for weight in layer.trainable_weights
+            for weight in layer.weights
         )
 
     def _check(self) -> None:

@@ -13,7 +13,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import global_process_set, has_peers
 from ring_keras.keras_internals import calls
-from ring_keras.layers.moving_statistics import average_moving_statistics
+from ring_keras.layers.moving_statistics import layers_apart
 from ring_keras.ops.data_order import require_common_orders
 from ring_keras.optimizers.common_variables import common_state, split_weights
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
@@ -23,6 +23,7 @@ from ring_keras.states.layer_state import (
     agree_on_state,
     warn_of_averages,
 )
+from ring_keras.states.moving_moments import average_moments
 from ring_keras.states.weight_digests import all_digests
 from ring_keras.training.calls_under_way import (
     begin_together,
@@ -126,6 +127,8 @@ class DistributedFit(keras.callbacks.Callback):
         self._check: WeightCheck | None = None
         # Since the last comparison of what each has trained.
         self._are_new = True
+        # Whether `fit` is to end where the ranks do not meet.
+        self._ends_apart = False
         self._done_executions = 0
         self._said: set[str] = set()
         self._orders = DataOrders()
@@ -235,6 +238,7 @@ class DistributedFit(keras.callbacks.Callback):
         self.batches = None
         self.epochs = 0
         self._are_new = True
+        self._ends_apart = False
         self._said.clear()
         run = calls.calling_run(self.model)
         self._orders = DataOrders(run)
@@ -402,9 +406,12 @@ class DistributedFit(keras.callbacks.Callback):
             given = self._orders.given
             if given and self._orders.follow_epochs:  # Else read ahead of the steps.
                 require_common_orders(given, self._process_set)
-            average_moving_statistics(self.model, self._process_set)
+            average_moments(
+                layers_apart(self.model, self.is_local()), self._process_set
+            )
             apart = meeting_optimizers(self.model)
             stay_apart = bool(apart) and self.stays_apart(self._is_cut())
+            self._ends_apart = stay_apart
             for optimizer in apart if not stay_apart else ():
                 optimizer.meet()
             # What trains alone does so from the beginning.
@@ -450,7 +457,13 @@ class DistributedFit(keras.callbacks.Callback):
             task()
 
     def _compare_at_the_end(self) -> None:
-        if self._has_peers() and self.epochs > 1:
+        if not self._has_peers():
+            return
+        if not self._ends_apart:
+            # A callback may have trained since.
+            for optimizer in meeting_optimizers(self.model):
+                optimizer.meet()
+        if self.epochs > 1:
             self._make_one_model("at the end of fit()")
 
     def _make_one_model(self, when: str | None) -> None:

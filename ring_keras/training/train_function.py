@@ -66,15 +66,22 @@ class TrainFunction:
             self.retrace()
         elif step is not None and size() == 1 and step.outdated():
             self.retrace()  # There is nobody who would have to do so, too.
-        if fit is None:
+        if run is None or fit is None:
             if self._is_paced:
                 refuse_without_fit(self._model)
             self._prepare(iterator)
-            self._last_result = self._run(iterator)
-            return self._last_result
-        return fit.sections.execute(lambda data: self._execute(fit, data), iterator)
+            return self._run(iterator)
+        callbacks = run.callbacks
+        return fit.sections.execute(
+            lambda data: self._execute(fit, callbacks, data), iterator
+        )
 
-    def _execute(self, fit: DistributedFit, iterator: Any) -> Any:
+    def _execute(
+        self,
+        fit: DistributedFit,
+        callbacks: keras.callbacks.CallbackList,
+        iterator: Any,
+    ) -> Any:
         """An execution of that `fit`; may begin anew if it has failed."""
         count = None
         if fit.batches is not None and not fit.epoch_is_over:
@@ -85,6 +92,7 @@ class TrainFunction:
                     iterator, self._call_beside, for_xla=self._is_for_xla()
                 )
         if not fit.goes_on(count):
+            internals.leave_out_batch_end(callbacks)
             return self._last_result
         pace = fit.pace
         with contextlib.nullcontext() if pace is None else pace.watched():

@@ -325,6 +325,7 @@ def leaving_worker(fails):
     return training.as_bytes(model.get_weights())
 
 
+@pytest.mark.slow
 def test_a_rank_that_stops_between_two_meetings_stops_all(rank_pool):
     first, second = rank_pool(2).run(leaving_worker, args=(False,))
 
@@ -357,10 +358,11 @@ def fails_under_way_worker(wire, jit_compile):
     ("wire", "jit_compile"),
     [
         ("float32", False),
-        pytest.param("top-k", False, marks=pytest.mark.slow),
-        pytest.param("int8", True, marks=pytest.mark.slow),
+        ("top-k", False),
+        ("int8", True),
     ],
 )
+@pytest.mark.slow
 def test_a_meeting_of_a_fit_that_failed_is_forgotten(rank_pool, wire, jit_compile):
     arguments = (wire, jit_compile)
     require_forgotten(rank_pool(2).run(fails_under_way_worker, args=arguments), wire, 5)
@@ -550,6 +552,7 @@ def loaded_under_way_worker(directory):
     return model.get_weights()
 
 
+@pytest.mark.slow
 def test_a_file_that_is_loaded_forgets_a_meeting_under_way(rank_pool, tmp_path):
     first, second = rank_pool(2).run(loaded_under_way_worker, args=(str(tmp_path),))
 
@@ -688,3 +691,56 @@ def verify_worker() -> None:
 
 def test_verify_refuses_what_is_not_meant_to_be_equal():
     run_ranks(verify_worker, 2)
+
+
+class TrainsAtEpochEnd(keras.callbacks.Callback):
+    """On this rank's own examples."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        x, y = training.arrays()
+        begin = 4 * ring.rank()
+        self.model.train_on_batch(x[begin : begin + 4], y[begin : begin + 4])
+
+
+def training_at_the_end_worker(epochs):
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=3)
+    model = training.compile_model(training.build(1), optimizer)
+    mine = ring.data.shard(training.dataset(32))
+    training.fit(model, mine, 4, epochs=epochs, callbacks=[TrainsAtEpochEnd()])
+    assert not optimizer.is_apart
+    return training.as_bytes(model.get_weights())
+
+
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_callbacks_train_at_the_end_meets_too(rank_pool, epochs):
+    first, second = rank_pool(2).run(training_at_the_end_worker, args=(epochs,))
+
+    assert first == second
+
+
+class NotesApart(keras.callbacks.Callback):
+    """After each batch, whether the ranks have just met."""
+
+    def __init__(self):
+        super().__init__()
+        self.apart = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.apart.append(self.model.optimizer.is_apart)
+
+
+def other_window_worker():
+    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=3)
+    model, notes = training.build(1), NotesApart()
+    mine = ring.data.shard(training.dataset(32))
+    for sync_every in (3, 2):
+        optimizer.sync_every = sync_every
+        training.compile_model(model, optimizer)
+        training.fit(model, mine, 4, callbacks=[notes])
+    return notes.apart
+
+
+def test_a_window_may_have_another_length_in_the_next_fit(rank_pool):
+    expected = [True, True, False, True, True, False, True, False]
+
+    assert rank_pool(2).run(other_window_worker) == [expected] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 from support import training
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -34,7 +35,7 @@ def trains_at(moment, model, way):
     return callback
 
 
-def stopping_worker(moment, own, way):
+def stopping_worker(own, way):
     model = training.distributed_model(1)
     other = model if own else training.distributed_model(2)
     with pytest.raises(Exception) as caught:
@@ -42,7 +43,10 @@ def stopping_worker(moment, own, way):
             model,
             ring.data.shard(training.dataset(4 * 4 * ring.size())),
             4,
-            callbacks=[StopsSecondRank(), trains_at(moment, other, way)],
+            callbacks=[
+                StopsSecondRank(),
+                trains_at("on_train_batch_begin", other, way),
+            ],
         )
     # All train again who have been told.
     training.fit(model, ring.data.shard(training.dataset(16)), 4)
@@ -50,31 +54,62 @@ def stopping_worker(moment, own, way):
 
 
 @pytest.mark.parametrize(
-    ("moment", "own", "way"),
-    [
-        ("on_train_batch_begin", True, "train_on_batch"),
-        ("on_train_batch_end", False, "train_on_batch"),
-        pytest.param(
-            "on_train_batch_begin", False, "train_on_batch", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "on_train_batch_end", True, "train_on_batch", marks=pytest.mark.slow
-        ),
-        pytest.param("on_train_batch_begin", False, "fit", marks=pytest.mark.slow),
-        pytest.param("on_train_batch_end", False, "fit", marks=pytest.mark.slow),
-    ],
+    ("own", "way"),
+    variants([(True, "train_on_batch")], [(False, "train_on_batch"), (False, "fit")]),
 )
 def test_training_beside_a_batch_that_another_rank_does_not_take_is_refused(
-    rank_pool, moment, own, way
+    rank_pool, own, way
 ):
     (error, weights), (told, others) = rank_pool(2).run(
-        stopping_worker, args=(moment, own, way)
+        stopping_worker, args=(own, way)
     )
 
     assert error.startswith("[RK609] a callback of fit() trains beside a batch that")
     assert "[RK310]" in told
     assert "[RK609]" in told
     assert weights == others
+
+
+class Counts(keras.callbacks.Callback):
+    """How often a batch has ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.ended = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.ended += 1
+
+
+def ending_worker(directory, shard_state):
+    """Callbacks after each batch that train, and save, where a rank stops."""
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer = ring.DistributedOptimizer(optimizer, shard_state=shard_state)
+    model = training.compile_model(training.build(1), optimizer)
+    counts, other = Counts(), training.distributed_model(2)
+    saves = keras.callbacks.ModelCheckpoint(f"{directory}/{{epoch}}.keras", save_freq=1)
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(4 * 4 * ring.size())),
+        4,
+        callbacks=[
+            StopsSecondRank(),
+            trains_at("on_train_batch_end", other, "train_on_batch"),
+            saves,
+            counts,
+        ],
+    )
+    steps = [int(one.optimizer.iterations) for one in (model, other)]
+    weights = [training.as_bytes(one.get_weights()) for one in (model, other)]
+    return counts.ended, steps, weights
+
+
+@pytest.mark.parametrize("shard_state", variants([True], [False]))
+def test_no_batch_ends_that_was_none(rank_pool, tmp_path, shard_state):
+    first, second = rank_pool(2).run(ending_worker, args=(str(tmp_path), shard_state))
+
+    assert first == second
+    assert first[:2] == (2, [2, 1])
 
 
 def training_worker(uneven):
@@ -93,10 +128,30 @@ def training_worker(uneven):
     return steps, [training.as_bytes(one.get_weights()) for one in (model, other)]
 
 
-@pytest.mark.parametrize("uneven", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("uneven", variants([True], [False]))
 def test_training_beside_batches_that_all_ranks_take(rank_pool, uneven):
     first, second = rank_pool(2).run(training_worker, args=(uneven,))
 
     assert first == second
     # Four batches in two epochs, each but the first of its epoch with two beside.
     assert first[0][1] == 12
+
+
+def validating_worker():
+    """Trains where nobody takes steps."""
+    model, other = (training.distributed_model(seed) for seed in (1, 2))
+    training.fit(
+        model,
+        ring.data.shard(training.dataset(16)),
+        4,
+        callbacks=[trains_at("on_test_batch_end", other, "train_on_batch")],
+        validation_data=training.dataset(12).batch(4),
+    )
+    return int(other.optimizer.iterations), training.as_bytes(other.get_weights())
+
+
+def test_training_beside_a_validation(rank_pool):
+    first, second = rank_pool(2).run(validating_worker)
+
+    assert first == second
+    assert first[0] == 2

@@ -1,0 +1,85 @@
+"""Layers that each rank trains for itself, and what else touches a model."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+from support import training
+
+import ring_keras as ring
+
+
+def model_with_own_head():
+    """A body that all ranks have, and a head of each, which normalizes, too."""
+    keras.utils.set_random_seed(1 + ring.rank())
+    body = keras.layers.Dense(4, "tanh")
+    head = keras.Sequential(
+        [
+            keras.layers.BatchNormalization(momentum=0.5),
+            keras.layers.Dense(1, "sigmoid"),
+        ]
+    )
+    return keras.Sequential([keras.Input((6,)), body, head]), body, head
+
+
+def fit(model, head, **options):
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.Adam(0.01), local_layers=[head]
+    )
+    model.compile(optimizer, loss="binary_crossentropy")
+    mine = ring.data.shard(training.dataset(32))
+    return training.fit(model, mine, 4, epochs=2, **options)
+
+
+def freezing_worker():
+    """Trains both, and then the body alone."""
+    model, body, head = model_with_own_head()
+    fit(model, head)
+    trained = training.as_bytes(head.get_weights())
+    statistics = training.as_bytes(
+        [keras.ops.convert_to_numpy(v) for v in head.non_trainable_variables]
+    )
+    head.trainable = False
+    before = training.as_bytes(body.get_weights())
+    fit(model, head)
+    after = training.as_bytes(body.get_weights())
+    assert before != after
+    return after, trained, statistics, training.as_bytes(head.get_weights())
+
+
+def test_they_stay_each_ranks_own_when_they_are_frozen(rank_pool):
+    first, second = rank_pool(2).run(freezing_worker)
+
+    assert first[0] == second[0]
+    for _, trained, _, in_the_end in (first, second):
+        assert trained == in_the_end
+    # Of different weights, and of batches that each rank has seen.
+    assert first[1] != second[1]
+    assert first[2] != second[2]
+
+
+def backup_worker(directory, name):
+    model, _, head = model_with_own_head()
+    callback = {
+        "Preemption": lambda: ring.callbacks.Preemption(directory),
+        "BackupAndRestore": lambda: keras.callbacks.BackupAndRestore(directory),
+    }[name]()
+    with pytest.raises(ring.RingKerasError) as caught:
+        fit(model, head, callbacks=[callback])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Preemption", "BackupAndRestore"])
+def test_a_backup_of_one_rank_is_refused(rank_pool, tmp_path, name):
+    for error in rank_pool(2).run(backup_worker, args=(str(tmp_path), name)):
+        assert error.startswith(f"[RK516] {name} saves what the first rank has")
+
+
+def lone_worker(directory):
+    model, _, head = model_with_own_head()
+    fit(model, head, callbacks=[ring.callbacks.Preemption(directory)])
+    return int(model.optimizer.iterations)
+
+
+def test_one_rank_may_back_them_up(rank_pool, tmp_path):
+    assert rank_pool(1).run(lone_worker, args=(str(tmp_path),)) == [16]
