@@ -196,6 +196,7 @@ def test_bills_list_what_is_compiled_in() -> None:
     check_headers(BUILD_DIR)
 
 
+@pytest.mark.slow
 def test_wheel_for_another_python_and_machine(tmp_path: Path) -> None:
     """Of libraries that are there already, twice: the same bytes."""
     tree = tmp_path / "tree"

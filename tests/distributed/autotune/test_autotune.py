@@ -130,6 +130,7 @@ def test_a_damaged_file_is_ignored_with_a_warning(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["settings"], "mended"
 
 
+@pytest.mark.slow
 def test_what_the_user_sets_stays(tmp_path: Path) -> None:
     outcomes = run_tuned(
         2,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -203,7 +204,7 @@ def documented_worker(directory, code):
     return training.as_bytes(model.get_weights()), int(model.optimizer.iterations)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "feather"])
+@pytest.mark.parametrize("kind", variants(["parquet"], ["feather"]))
 def test_what_the_docs_show_runs(rank_pool, tmp_path, kind):
     writer, heading = DOCUMENTED[kind]
     for number in range(2):

@@ -117,6 +117,7 @@ def work(number):
     assert "\x1b[K" not in text, "notebooks show that as it is"
 
 
+@pytest.mark.slow
 def test_interrupting_the_kernel_stops_the_ranks(kernel):
     kernel.run("""
 def work():

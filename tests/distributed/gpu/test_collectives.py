@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support import RankPool, gpu_cases
+from support.variants import variants
 
 
 @pytest.mark.parametrize("dtype", [*gpu_cases.INTEGERS, *gpu_cases.FLOATS])
@@ -23,7 +24,7 @@ def test_hundreds_of_small_tensors_and_a_large_one(ranks: RankPool, dtype: str) 
     ranks.run(gpu_cases.check_group, args=(dtype,))
 
 
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("in_place", variants([True], [False]))
 def test_a_large_tensor(ranks: RankPool, in_place: bool) -> None:
     ranks.run(gpu_cases.check_large, args=(in_place,))
 

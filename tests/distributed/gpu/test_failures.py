@@ -14,6 +14,7 @@ from support.gpu_calls import gpu
 from support.processes import wait_until
 from support.real_gpu import has_gpu, real_gpu_environment
 from support.stand_in import Control, stand_in_environment
+from support.variants import variants
 
 from ring_keras import _native
 
@@ -92,12 +93,10 @@ def dies_before_connecting(victim: int) -> None:
 )
 @pytest.mark.parametrize(
     "worker",
-    [
-        dies_while_others_wait,
-        dies_before_its_device_takes_part,
-        dies_in_the_last_step,
-        dies_before_connecting,
-    ],
+    variants(
+        [dies_while_others_wait, dies_before_connecting],
+        [dies_before_its_device_takes_part, dies_in_the_last_step],
+    ),
     ids=lambda worker: worker.__name__,
 )
 def test_a_killed_rank_is_named(worker, size: int, victim: int, notices: str) -> None:

@@ -20,6 +20,7 @@ from support.far_apart import (
     rank_dataset,
     step_of,
 )
+from support.variants import variants
 
 import ring_keras as ring
 from ring_keras import _libraries
@@ -173,9 +174,7 @@ def loop_worker(kind):
     return after, met
 
 
-@pytest.mark.parametrize(
-    "kind", ["function", "eager", pytest.param("jit", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", variants(["function"], ["eager", "jit"]))
 def test_ranks_are_equal_where_they_have_met_and_nowhere_else(rank_pool, kind):
     results = rank_pool(2).run(loop_worker, args=(kind,))
 

@@ -271,9 +271,8 @@ def ahead_worker(jit_compile):
     return model.get_weights()
 
 
-@pytest.mark.parametrize(
-    "jit_compile", [None, pytest.param(True, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("jit_compile", [None, True])
+@pytest.mark.slow
 def test_no_rank_waits_for_a_meeting_that_has_begun(rank_pool, jit_compile):
     first, second = rank_pool(2).run(ahead_worker, args=(jit_compile,))
 

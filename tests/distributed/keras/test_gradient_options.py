@@ -92,17 +92,18 @@ def option_worker(case):
     )
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param("predivide", marks=pytest.mark.slow),
-        pytest.param("num_groups", marks=pytest.mark.slow),
-        pytest.param("mean of passes", marks=pytest.mark.slow),
-        pytest.param("sum of passes", marks=pytest.mark.slow),
+        "predivide",
+        "num_groups",
+        "mean of passes",
+        "sum of passes",
         "sum of passes, all at once",
     ],
 )
+@pytest.mark.slow
 def test_options_match_one_process(rank_pool, size, case):
     check(rank_pool(size).run(option_worker, args=(case,)))
 
@@ -237,10 +238,11 @@ def adasum_worker():
     "size",
     [
         2,
-        pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(4, marks=pytest.mark.slow),
+        3,
+        4,
     ],
 )
+@pytest.mark.slow
 def test_adasum(rank_pool, size):
     results = rank_pool(size).run(adasum_worker)
     assert all(result == results[0] for result in results)

@@ -138,6 +138,7 @@ def full_worker(directory):
     return complete, len(files.found()), [text for text in texts if "RK517" in text]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_of_and_training_goes_on(rank_pool, tmp_path):
     first, second = rank_pool(2).run(full_worker, args=(str(tmp_path),))
 

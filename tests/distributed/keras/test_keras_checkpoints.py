@@ -50,18 +50,9 @@ def whole_worker(directory, make):
     return [name.steps for name in files.complete()]
 
 
-@pytest.mark.parametrize(
-    ("make", "size"),
-    [
-        ("sharded", 2),
-        *(
-            pytest.param(make, size, marks=pytest.mark.slow)
-            for make in MODELS
-            for size in (2, 3)
-            if (make, size) != ("sharded", 2)
-        ),
-    ],
-)
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.slow
 def test_a_merged_file_is_that_of_model_save(rank_pool, tmp_path, make, size):
     results = rank_pool(size).run(whole_worker, args=(str(tmp_path), make))
 
@@ -84,18 +75,9 @@ def resumed_worker(directory, make, cut):
     return resumed == whole, [(name.run, name.steps) for name in files.complete()]
 
 
-@pytest.mark.parametrize(
-    ("make", "size", "cut"),
-    [
-        ("sharded", 2, 5),
-        *(
-            pytest.param(make, size, cut, marks=pytest.mark.slow)
-            for make in MODELS
-            for size, cut in ((1, 5), (2, 5), (2, 10), (3, 7))
-            if (make, size, cut) != ("sharded", 2, 5)
-        ),
-    ],
-)
+@pytest.mark.parametrize(("size", "cut"), [(1, 5), (2, 5), (2, 10), (3, 7)])
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_bits(rank_pool, tmp_path, make, size, cut):
     results = rank_pool(size).run(resumed_worker, args=(str(tmp_path), make, cut))
 

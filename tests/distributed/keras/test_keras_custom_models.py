@@ -150,6 +150,7 @@ def contrasts_worker():
     return differences
 
 
+@pytest.mark.slow
 def test_negatives_of_all_ranks_are_gathered_in_the_loss(rank_pool):
     for gathered, own in rank_pool(2).run(contrasts_worker):
         assert gathered <= LIMIT

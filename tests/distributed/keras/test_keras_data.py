@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.log_texts import LogTexts
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -257,7 +258,8 @@ def looking_worker(how, steps_per_epoch):
 
 
 @pytest.mark.parametrize(
-    ("how", "steps_per_epoch"), [("seed", None), ("seed", 4), ("PyDataset", None)]
+    ("how", "steps_per_epoch"),
+    variants([("PyDataset", None)], [("seed", None), ("seed", 4)]),
 )
 def test_a_look_at_the_data_on_one_rank_changes_no_order(
     rank_pool, how, steps_per_epoch

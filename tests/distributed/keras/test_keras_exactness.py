@@ -94,7 +94,8 @@ def absent_examples_worker():
     return Difference(difference, None, training.as_bytes(model.get_weights()))
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.slow
 def test_a_step_without_examples_matches_one_process(rank_pool, size):
     try:
         keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")

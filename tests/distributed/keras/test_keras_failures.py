@@ -484,6 +484,7 @@ def told_once(model, part, kind):
     return caught, training.as_bytes(model.get_weights())
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_once_and_not_to_what_follows(rank_pool):
     both = rank_pool(2).run(told_once_worker, timeout_s=60)
 

@@ -178,6 +178,7 @@ def failing_writers_worker():
     return told, history["loss"]
 
 
+@pytest.mark.slow
 def test_a_file_that_the_root_cannot_write_ends_all(rank_pool):
     (first, loss), (second, others) = rank_pool(2).run(
         failing_writers_worker, timeout_s=60

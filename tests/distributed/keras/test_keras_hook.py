@@ -134,6 +134,7 @@ def ancestors(operation):
     return found
 
 
+@pytest.mark.slow
 def test_starts_wait_for_nothing_but_their_gradients(rank_pool):
     for result in rank_pool(2).run(graph_worker):
         assert result["starts"] == result["waits"] > 4

@@ -177,6 +177,7 @@ def saved_schedule_worker():
     )
 
 
+@pytest.mark.slow
 def test_a_schedule_is_saved_with_its_model(rank_pool):
     for rates, found, later in rank_pool(2).run(saved_schedule_worker):
         np.testing.assert_allclose(rates, [0.1, 0.15, 0.2, 0.2, 0.02], rtol=1e-6)

@@ -172,6 +172,7 @@ def own_steps_worker():
     return found
 
 
+@pytest.mark.slow
 def test_updates_that_no_rank_has_averaged_are_told_of():
     first, second = run_ranks(own_steps_worker, 2)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -173,6 +174,7 @@ def all_metrics_worker():
         assert abs(value - alone[f"val_{key}"][-1]) <= LIMIT
 
 
+@pytest.mark.slow
 def test_a_train_step_may_return_all_metrics(rank_pool):
     rank_pool(2).run(all_metrics_worker)
 
@@ -354,10 +356,11 @@ def merging_worker():
     "size",
     [
         2,
-        pytest.param(1, marks=pytest.mark.slow),
-        pytest.param(3, marks=pytest.mark.slow),
+        1,
+        3,
     ],
 )
+@pytest.mark.slow
 def test_metrics_may_merge_the_states_of_ranks_themselves(rank_pool, size):
     is_of_all = rank_pool(size).run(merging_worker)
 
@@ -436,11 +439,12 @@ def evaluate_within_fit_worker(ranks, average):
 @pytest.mark.parametrize(
     ("ranks", "average"),
     [
-        pytest.param((0, 1), False, marks=pytest.mark.slow),
+        ((0, 1), False),
         ((0, 1), True),
-        pytest.param((0,), False, marks=pytest.mark.slow),
+        ((0,), False),
     ],
 )
+@pytest.mark.slow
 def test_evaluate_within_fit_leaves_the_fit_as_it_is(rank_pool, ranks, average):
     results = rank_pool(2).run(evaluate_within_fit_worker, args=(ranks, average))
 
@@ -512,7 +516,9 @@ def empty_evaluation_worker(cls):
 
 
 @pytest.mark.parametrize(
-    ("cls", "name"), [(None, "rms"), (ReportsItsOwn, "own")], ids=["metrics", "own"]
+    ("cls", "name"),
+    variants([(None, "rms")], [(ReportsItsOwn, "own")]),
+    ids=["metrics", "own"],
 )
 def test_a_rank_with_nothing_to_evaluate_reports_the_others(rank_pool, cls, name):
     first, second = rank_pool(2).run(empty_evaluation_worker, args=(cls,))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -84,16 +85,8 @@ def outcome(model):
     )
 
 
-@pytest.mark.parametrize(
-    "scaling",
-    [
-        pytest.param(
-            one, marks=() if one in ("by compile", "inside") else pytest.mark.slow
-        )
-        for one in SCALING
-    ],
-)
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scaling", variants(["by compile"], SCALING))
+@pytest.mark.parametrize("size", variants([2], [3]))
 def test_an_overflow_on_one_rank_skips_the_step_on_all(rank_pool, size, scaling):
     results = rank_pool(size).run(overflow_worker, args=(scaling,))
 
@@ -126,12 +119,9 @@ def no_callback_worker(make_optimizer, run_eagerly):
 
 @pytest.mark.parametrize(
     ("kind", "run_eagerly"),
-    [
-        ("plain", True),
-        ("several", False),
-        pytest.param("plain", False, marks=pytest.mark.slow),
-        pytest.param("several", True, marks=pytest.mark.slow),
-    ],
+    variants(
+        [("plain", True)], [("several", False), ("plain", False), ("several", True)]
+    ),
 )
 def test_what_compile_adds_is_hooked_without_a_callback(rank_pool, kind, run_eagerly):
     results = rank_pool(2).run(no_callback_worker, args=(KINDS[kind], run_eagerly))

@@ -426,6 +426,7 @@ def test_same_data_are_noticed_behind_a_shuffle(rank_pool, tmp_path):
     assert not any(second.values())
 
 
+@pytest.mark.slow
 def test_a_shard_behind_a_shuffle_by_chance_is_noticed(rank_pool, tmp_path):
     first, second = rank_pool(2).run(
         shuffled_data_worker, args=("divided by chance", str(tmp_path))

@@ -252,6 +252,7 @@ def lost_in_the_last_validation_worker(directory):
     return weights
 
 
+@pytest.mark.slow
 def test_a_restored_end_is_that_of_all_ranks(rank_pool, tmp_path):
     worker = lost_in_the_last_validation_worker
     first, second = rank_pool(2).run(worker, args=(str(tmp_path),))

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.variants import variants
 
 import ring_keras as ring
 from ring_keras.elastic.fit_state import FitState
@@ -134,15 +135,7 @@ def differing_worker(what):
     return caught
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        pytest.param(
-            what, marks=() if what in ("vocabulary", "constants") else pytest.mark.slow
-        )
-        for what in LAYERS
-    ],
-)
+@pytest.mark.parametrize("what", variants(["vocabulary"], LAYERS))
 def test_layers_that_have_learned_other_things_are_refused(rank_pool, what):
     for caught in rank_pool(2).run(differing_worker, args=(what,)):
         assert len(caught) == 2
@@ -185,7 +178,8 @@ def drawn_by_one(seed, ones):
     return (layer(ones, training=True).numpy() > 0.0).astype(int).ravel().tolist()
 
 
-@pytest.mark.parametrize("seed", [7, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [7, None])
+@pytest.mark.slow
 def test_ranks_of_one_seed_draw_apart(rank_pool, seed):
     results = rank_pool(2).run(masks_worker, args=(seed,))
     again = rank_pool(2).run(masks_worker, args=(seed,))

@@ -310,7 +310,8 @@ def restored_worker(ranks):
     )
 
 
-@pytest.mark.parametrize("ranks", [[0], pytest.param([0, 1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [[0], [0, 1]])
+@pytest.mark.slow
 def test_what_one_rank_has_added_up_is_not_everyones(rank_pool, ranks):
     results = rank_pool(2).run(restored_worker, args=(ranks,))
 

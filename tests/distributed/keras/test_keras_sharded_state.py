@@ -494,16 +494,17 @@ def unwritable_worker(path: str, how: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "how",
     [
         "alone",
-        pytest.param("own", marks=pytest.mark.slow),
-        pytest.param("earlier", marks=pytest.mark.slow),
-        pytest.param("checkpoint", marks=pytest.mark.slow),
+        "own",
+        "earlier",
+        "checkpoint",
     ],
 )
+@pytest.mark.slow
 def test_all_ranks_hear_of_a_file_that_one_cannot_write(rank_pool, tmp_path, how, size):
     args = (str(tmp_path), how)
     messages = rank_pool(size).run(unwritable_worker, args=args, timeout_s=60)
@@ -549,6 +550,7 @@ def test_a_checkpoint_of_one_rank_is_refused(rank_pool, tmp_path):
     rank_pool(2).run(checkpoint_of_one_rank_worker, args=(path,))
 
 
+@pytest.mark.slow
 def test_checkpoints_of_all_ranks_are_whole(rank_pool, tmp_path):
     (first, texts), (second, _) = rank_pool(2).run(
         checkpoint_worker, args=(str(tmp_path),)
@@ -789,5 +791,6 @@ def first_saves_alone_worker(directory: str) -> None:
             model.save(f"{directory}/model.keras")
 
 
+@pytest.mark.slow
 def test_a_rank_that_saves_alone_is_told_why_it_fails(tmp_path):
     run_ranks(first_saves_alone_worker, 2, args=(str(tmp_path),))

@@ -7,6 +7,7 @@ import functools
 import keras
 import pytest
 from support import training
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -194,18 +195,15 @@ def other_arguments_worker(name, theirs, ours):
 
 @pytest.mark.parametrize(
     ("name", "theirs", "ours"),
-    [
-        ("epochs", 2, 3),
-        ("steps_per_execution", 1, 2),
-        *(
-            pytest.param(*values, marks=pytest.mark.slow)
-            for values in (
-                ("epochs", 2, "no number"),
-                ("class_weight", {0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.5}),
-                ("validation_freq", 1, 2),
-            )
-        ),
-    ],
+    variants(
+        [("epochs", 2, 3)],
+        [
+            ("steps_per_execution", 1, 2),
+            ("epochs", 2, "no number"),
+            ("class_weight", {0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.5}),
+            ("validation_freq", 1, 2),
+        ],
+    ),
 )
 def test_other_arguments_of_one_rank_are_refused(rank_pool, name, theirs, ours):
     worker = functools.partial(other_arguments_worker, name, theirs, ours)
@@ -260,11 +258,9 @@ def other_terms_worker(what):
 
 @pytest.mark.parametrize(
     "what",
-    [
-        "gradient_accumulation_steps",
-        "ema_overwrite_frequency",
-        pytest.param("sync_every", marks=pytest.mark.slow),
-    ],
+    variants(
+        ["gradient_accumulation_steps"], ["ema_overwrite_frequency", "sync_every"]
+    ),
 )
 def test_optimizers_that_would_wait_for_others_are_refused(rank_pool, what):
     for message in rank_pool(2).run(other_terms_worker, args=(what,), timeout_s=60):

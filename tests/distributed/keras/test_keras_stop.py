@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -59,12 +60,14 @@ def stop_worker(rank, batch, epoch, kept):
 
 @pytest.mark.parametrize(
     ("rank", "batch", "epoch", "expected"),
-    [
-        pytest.param(1, 0, 0, [1], marks=pytest.mark.slow),
-        (0, 2, 1, [4, 7]),
-        (1, 3, 0, [4]),  # The last of the epoch.
-        pytest.param(0, None, 1, [4, 8], marks=pytest.mark.slow),
-    ],
+    variants(
+        [(0, 2, 1, [4, 7])],
+        [
+            (1, 0, 0, [1]),
+            (1, 3, 0, [4]),  # The last of the epoch.
+            (0, None, 1, [4, 8]),
+        ],
+    ),
 )
 @pytest.mark.parametrize(
     "kept",

@@ -86,6 +86,7 @@ def out_of_data_worker():
     return training.largest_difference(model.get_weights(), alone.get_weights())
 
 
+@pytest.mark.slow
 def test_a_rank_without_data_adds_nothing(rank_pool):
     assert max(rank_pool(2).run(out_of_data_worker)) <= 1e-6
 

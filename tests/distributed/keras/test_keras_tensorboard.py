@@ -273,6 +273,7 @@ def waits_of(rank):
     return total
 
 
+@pytest.mark.slow
 def test_a_steps_collectives_are_all_that_it_waited_for(tmp_path, rank_pool):
     rank_pool(2).run(train_with_slow_callback, args=(tmp_path,))
     scalars, contents = read(tmp_path / "rank0" / "board" / "train")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.variants import variants
 
 import ring_keras as ring
 
@@ -403,7 +404,7 @@ def fetched_ahead_worker(counts):
     return [sum(1 for _ in joined) for _ in range(2)]
 
 
-@pytest.mark.parametrize("counts", [(5, 3), (3, 5), (4, 4)])
+@pytest.mark.parametrize("counts", variants([[5, 3]], [[3, 5], [4, 4]]))
 def test_a_batch_fetched_ahead_is_of_no_other_pass(rank_pool, counts):
     worker = functools.partial(fetched_ahead_worker, counts)
 
@@ -446,7 +447,8 @@ def generator_worker(counts, per_execution, accumulation=None, compiled=False):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("per_execution", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("per_execution", [1, 2])
+@pytest.mark.slow
 def test_generators_of_different_length_are_told(rank_pool, per_execution):
     worker = functools.partial(
         generator_worker, counts=[6, 4, 6], per_execution=per_execution
@@ -463,12 +465,13 @@ def test_generators_of_different_length_are_told(rank_pool, per_execution):
     "options",
     [
         {"per_execution": 2, "compiled": True},
-        pytest.param({"per_execution": 1, "compiled": True}, marks=pytest.mark.slow),
+        {"per_execution": 1, "compiled": True},
         # The last execution of one has a batch less.
-        pytest.param({"per_execution": 2}, marks=pytest.mark.slow),
-        pytest.param({"per_execution": 1, "accumulation": 2}, marks=pytest.mark.slow),
+        {"per_execution": 2},
+        {"per_execution": 1, "accumulation": 2},
     ],
 )
+@pytest.mark.slow
 def test_three_batches_and_five_are_told(rank_pool, options):
     worker = functools.partial(generator_worker, counts=[3, 5], **options)
     first, second = rank_pool(2).run(worker)
@@ -509,6 +512,7 @@ def filtered_worker():
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_filter_behind_a_shard_is_told(rank_pool):
     first, second = rank_pool(2).run(filtered_worker)
 

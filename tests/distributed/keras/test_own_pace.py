@@ -145,10 +145,11 @@ def measured_worker(each, overlap_steps):
     ("each", "overlap_steps"),
     [
         (1, 0),
-        pytest.param(4, 0, marks=pytest.mark.slow),
-        pytest.param(1, 1, marks=pytest.mark.slow),
+        (4, 0),
+        (1, 1),
     ],
 )
+@pytest.mark.slow
 def test_the_rank_that_is_slow_takes_fewer_batches(rank_pool, each, overlap_steps):
     (slow, weights), (fast, others) = rank_pool(2).run(
         measured_worker, args=(each, overlap_steps)

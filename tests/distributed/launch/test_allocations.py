@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.ringrun import Ringrun
+from support.variants import variants
 
 REPORT = """
 import numpy as np
@@ -44,7 +45,7 @@ def starter(directory: Path, name: str, words: int) -> str:
 
 @pytest.mark.parametrize(
     ("name", "words", "variable"),
-    [("blaunch", 1, "LSB_MCPU_HOSTS"), ("qrsh", 2, "PE_HOSTFILE")],
+    variants([("blaunch", 1, "LSB_MCPU_HOSTS")], [("qrsh", 2, "PE_HOSTFILE")]),
 )
 def test_its_hosts_and_its_starter(
     ringrun: Ringrun, tmp_path: Path, name: str, words: int, variable: str

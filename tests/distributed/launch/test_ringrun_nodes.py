@@ -16,6 +16,7 @@ import pytest
 from support.elastic_ranks import GO_ON_UNTIL_2, LEAVE_IN_TURN, PROLOGUE, ended
 from support.processes import is_alive, wait_until, wait_until_dead
 from support.ringrun import Finished, Ringrun
+from support.variants import variants
 
 JOIN = """
 import numpy as np
@@ -332,7 +333,7 @@ def test_the_first_that_left_is_the_cause_on_all_nodes(
         assert re.search(r"rank 1\b.* exited with code 3", finished.verdict)
 
 
-@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("node", variants([1], [0]))
 def test_a_nodes_only_rank_is_replaced_there(nodes: Nodes, node: int) -> None:
     script = PROLOGUE + (
         "_, members = join()\n"

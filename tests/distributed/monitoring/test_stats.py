@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from support.processes import wait_until
 from support.rank_pool import RankPools
+from support.variants import variants
 
 import ring_keras as ring
 from ring_keras import _native
@@ -198,13 +199,10 @@ def counts_examples(kind: str) -> float:
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        *("plain", "accumulation", "padded"),
-        *(
-            pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("passes", "sum", "one row", "xla", "executions")
-        ),
-    ],
+    variants(
+        ["plain", "padded"],
+        ["accumulation", "passes", "sum", "one row", "xla", "executions"],
+    ),
 )
 def test_examples_are_the_rows_of_the_batches(rank_pool: RankPools, kind: str) -> None:
     counted = rank_pool(2).run(counts_examples, args=(kind,))
