@@ -1,4 +1,4 @@
-"""Callbacks where ranks divide the state of an optimizer: all of them save together."""
+"""Callbacks that save, where ranks divide an optimizer's state, or have own layers."""
 
 import itertools
 from collections.abc import Sequence
@@ -22,15 +22,13 @@ __all__ = [
 
 # By name, since some are in rooms that know this one. They save on one rank; Keras's
 # SwapEMAWeights puts all averages into the model.
+_BACKUPS = {"keras.BackupAndRestore", "ring_keras.Preemption"}
 _REFUSED = {
-    "keras.BackupAndRestore",
+    *_BACKUPS,
     "keras.SwapEMAWeights",
     "ring_keras.BestModelCheckpoint",
-    "ring_keras.Preemption",
     "ring_keras.ReportCheckpoint",
 }
-
-_BACKUPS = {"keras.BackupAndRestore", "ring_keras.Preemption"}
 
 
 def refuse_savers_of_one_rank(
