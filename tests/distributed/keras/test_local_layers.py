@@ -83,3 +83,17 @@ def lone_worker(directory):
 
 def test_one_rank_may_back_them_up(rank_pool, tmp_path):
     assert rank_pool(1).run(lone_worker, args=(str(tmp_path),)) == [16]
+
+
+def elastic_worker():
+    model, _, head = model_with_own_head()
+    fit(model, head)
+    with pytest.raises(ValueError, match="local_layers") as caught:
+        ring.elastic.KerasState(model)
+    return str(caught.value)
+
+
+def test_a_state_of_all_ranks_is_refused(rank_pool):
+    (error,) = rank_pool(1).run(elastic_worker)
+
+    assert error.startswith("[RK620] ring_keras.elastic.KerasState gives all ranks")
