@@ -14,6 +14,7 @@ from support.network import run
 from support.processes import wait_until
 from support.ringrun import Finished, Ringrun
 from support.ssh_hosts import SshHosts
+from support.variants import variants
 
 pytestmark = pytest.mark.hosts
 SLOW = pytest.mark.slow
@@ -195,7 +196,7 @@ def test_who_was_given_up_is_taken_back(
     hosts.wait_until_empty(60)
 
 
-@pytest.mark.parametrize("options", [ELASTIC, pytest.param(FIXED, marks=SLOW)])
+@pytest.mark.parametrize("options", variants([ELASTIC], [FIXED]))
 def test_ctrl_c_does_not_wait_for_hosts_that_are_cut_off(
     ringrun: Ringrun, hosts: SshHosts, options: list[str]
 ) -> None:
