@@ -9,9 +9,7 @@ from .datasets import shuffle_seeds as shuffle_seeds
 from .datasets import stop_data_server as stop_data_server
 from .datasets import upstream as upstream
 from .epochs import dataset_of as dataset_of
-from .epochs import has_steps as has_steps
 from .epochs import set_dataset as set_dataset
-from .epochs import set_steps as set_steps
 from .fixed_states import constants as constants
 from .fixed_states import finalize_layers as finalize_layers
 from .fixed_states import fixed_states as fixed_states
@@ -118,6 +116,9 @@ from .saving import file_groups as file_groups
 from .saving import weights_file as weights_file
 from .saving import with_weights as with_weights
 from .saving import write_groups as write_groups
+from .steps import ask_before_steps as ask_before_steps
+from .steps import has_steps as has_steps
+from .steps import set_steps as set_steps
 from .variables import has_array as has_array
 from .variables import is_keras_variable as is_keras_variable
 from .variables import is_variable as is_variable

@@ -3,7 +3,6 @@
 import math
 import sys
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import keras
@@ -23,7 +22,6 @@ __all__ = [
     "applying_optimizers",
     "calling_callback",
     "calling_callback_list",
-    "calling_event",
     "calling_loss_scale_optimizer",
     "calling_model",
     "calling_optimizer",
@@ -44,13 +42,6 @@ def calling_loss_scale_optimizer() -> keras.optimizers.LossScaleOptimizer | None
 def calling_callback_list() -> keras.callbacks.CallbackList | None:
     """The list, with all callbacks of `fit`, that is calling one of them."""
     return _calling(keras.callbacks.CallbackList)
-
-
-def calling_event() -> tuple[keras.callbacks.CallbackList, str] | None:
-    """That list, and its method by which it does, such as `on_train_batch_end`."""
-    for frame in _calling_frames(keras.callbacks.CallbackList, most=1):
-        return frame.f_locals["self"], frame.f_code.co_name
-    return None
 
 
 def calling_callback() -> keras.callbacks.Callback | None:
@@ -185,16 +176,13 @@ def _calling(cls: type[Any]) -> Any:
 
 def _all_calling(cls: type[Any], most: int = _MAX_FRAMES) -> list[Any]:
     """The nearest objects of this class with methods further up."""
-    return [frame.f_locals["self"] for frame in _calling_frames(cls, most)]
-
-
-def _calling_frames(cls: type[Any], most: int) -> list[FrameType]:
-    found: list[FrameType] = []
+    found: list[Any] = []
     frame = sys._getframe(2)
     for _ in range(_MAX_FRAMES):
         if frame is None or len(found) == most:
             break
-        if isinstance(frame.f_locals.get("self"), cls):
-            found.append(frame)
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, cls):
+            found.append(caller)
         frame = frame.f_back  # type: ignore[assignment]
     return found

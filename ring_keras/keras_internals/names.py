@@ -132,6 +132,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "_save_state",
         "_serialize_model_as_json",
     ),
+    "keras.src.trainers.epoch_iterator.EpochIterator": ("_enumerate_iterator",),
     "tensorflow.python.autograph.core.config": ("CONVERSION_RULES", "DoNotConvert"),
     "tensorflow.python.data.ops.batch_op": ("_BatchDataset", "_ParallelBatchDataset"),
     "tensorflow.python.data.ops.dataset_ops": ("_OptionsDataset",),
@@ -172,6 +173,7 @@ _NAMES_OF_ALL: dict[str, tuple[str, ...]] = {
         "make_train_function",
     ),
     "keras.optimizers.Optimizer": ("_backend_apply_gradients", "_clip_gradients"),
+    "keras.src.trainers.epoch_iterator.EpochIterator": ("_enumerate_iterator",),
 }
 NAMES_OF_BACK_ENDS: dict[str, dict[str, tuple[str, ...]]] = {
     "torch": _NAMES_OF_ALL,

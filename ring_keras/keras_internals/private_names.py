@@ -45,6 +45,13 @@ def require_private_names() -> None:
             missing.append(path)
             continue
         missing += [f"{path}.{name}" for name in names if not hasattr(owner, name)]
+    missing += _missing_locals()
+    if missing:
+        raise gone(missing)
+
+
+def _missing_locals() -> list[str]:
+    missing: list[str] = []
     for method, names in LOCALS.items():
         function = inspect.unwrap(getattr(keras.Model, method))
         if not function.__module__.startswith("keras."):
@@ -54,8 +61,7 @@ def require_private_names() -> None:
         missing += [
             f"{name} in keras.Model.{method}()" for name in names if name not in known
         ]
-    if missing:
-        raise gone(missing)
+    return missing
 
 
 @functools.cache
@@ -71,6 +77,7 @@ def require_names_of_back_end() -> None:
         for name in names
         if not hasattr(owner_of(path), name)
     ]
+    missing += _missing_locals()
     if missing:
         raise gone(missing)
 

@@ -25,6 +25,7 @@ from ring_keras.states.layer_state import (
 )
 from ring_keras.states.moving_moments import average_moments
 from ring_keras.states.weight_digests import all_digests
+from ring_keras.training.asked_executions import AskedExecutions
 from ring_keras.training.calls_under_way import (
     begin_together,
     calls_under_way,
@@ -44,7 +45,6 @@ from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.own_pace import OwnPace, takes_own_pace
 from ring_keras.training.parts import is_joined
 from ring_keras.training.sections import OthersWait, Sections
-from ring_keras.training.taken_batches import TakenBatches
 from ring_keras.training.weight_check import WeightCheck
 
 __all__ = ["DistributedFit", "Moment"]
@@ -104,9 +104,8 @@ class DistributedFit(keras.callbacks.Callback):
         """All that the ranks do together in this call."""
         self.epochs = 0
         """How many have ended that several ranks have trained in."""
-        self.batches: TakenBatches | None = None
-        """Takes those of an execution before the ranks ask each other about it, where
-        some may run out of data before others do."""
+        self.executions: AskedExecutions
+        """Those of this call, from its begin."""
         self.agreement: EpochAgreement | None = None
         """In which steps epochs, and the call, end on all ranks; None before."""
         self.pace: OwnPace | None = None
@@ -234,8 +233,8 @@ class DistributedFit(keras.callbacks.Callback):
             lambda: self.sections.others_wait(),
             asks_for_slowest=self.pace is not None and self.pace.is_measured,
         )
+        self.executions = AskedExecutions(self.model, self.goes_on)
         self._check = None
-        self.batches = None
         self.epochs = 0
         self._are_new = True
         self._ends_apart = False
@@ -249,6 +248,9 @@ class DistributedFit(keras.callbacks.Callback):
             lambda: self._begin_together(run, batch_count, members.values(), tasks)
         )
         self._have_met = True
+        # An elastic one asks in an execution, which begins anew where a rank is lost.
+        if run is not None and self._has_peers() and self.sections.steps() is None:
+            self.executions.ask_in(run)
 
     def _note_saves(self) -> None:
         self._end_of_noting()
@@ -282,7 +284,7 @@ class DistributedFit(keras.callbacks.Callback):
                 run=run,
                 optimizers=self._terms(),
             ):
-                self.batches = TakenBatches(self.model.steps_per_execution)
+                self.executions.take_batches()
         if self.pace is not None:  # On all ranks, or their terms differ.
             self.pace.require_possible(
                 run, has_orders=self._orders.any, process_set=self._process_set
@@ -361,7 +363,7 @@ class DistributedFit(keras.callbacks.Callback):
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether what Keras calls an execution was none: a rank had stopped before."""
+        """Whether no more executions take place in it: a rank has stopped, or data."""
         return self.agreement is not None and self.agreement.over
 
     @epoch_is_over.setter

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Optional
 
 import keras
 import numpy as np
@@ -37,8 +36,9 @@ class EpochAgreement:
     error of all.
 
     The question is an allreduce of 20 bytes, in a place where the ranks are
-    about to wait for each other anyway. Ranks that may run out of data at different
-    steps have their next batches before they ask.
+    about to wait for each other anyway. They ask before callbacks hear of the
+    execution, so that all ranks' callbacks hear of the same ones. Ranks that may run
+    out of data at different steps have their next batches before they ask.
 
     Args:
         model: The model that is trained. What the ranks agree on is its attribute
@@ -70,15 +70,6 @@ class EpochAgreement:
         self.slowest = math.inf
         """The longest `batch_time` of all ranks; infinite where one knows none."""
 
-    @staticmethod
-    def of(callbacks: keras.callbacks.CallbackList) -> Optional["EpochAgreement"]:
-        """That of the `fit` with this list; None if ranks do not agree in it."""
-        for callback in callbacks.callbacks:
-            agreement = getattr(callback, "agreement", None)
-            if isinstance(agreement, EpochAgreement):
-                return agreement
-        return None
-
     def begin_epoch(self) -> None:
         """Executions are counted from here."""
         self.executions = 0
@@ -91,7 +82,8 @@ class EpochAgreement:
 
         Args:
             batches: How many this rank has for it, where ranks may have different
-                numbers. If none has any, all will run into the end of the data.
+                numbers. If none has any, all will run into the end of the data, unless
+                a rank has stopped.
             batch_time: In how many seconds this rank takes one, if that is asked.
 
         Raises:
@@ -102,7 +94,7 @@ class EpochAgreement:
             return False
         if batches == 0:
             self.end_epoch()
-            return True
+            return not self._model.stop_training
         batches = batches or 0
         yes = _AFTER_OTHERS_HAVE_JOINED if self._others_wait() else _YES
         ours = {_GOES_ON: yes, _MOST: batches, _LESS: -batches}
@@ -125,22 +117,6 @@ class EpochAgreement:
             longest = int(answers[_SLOWEST])
             self.slowest = math.inf if longest == _UNKNOWN_TIME else longest / 1e6
         return True
-
-    def ask_before_batch(self) -> None:
-        """Before the next execution, which is asked for besides: as if for that one.
-
-        Raises:
-            RankMismatchError: If a rank has none left to run.
-        """
-        if self.over:
-            return
-        # Nobody joins before what is asked for inside a callback.
-        answers = self._ask(_NAME, {_GOES_ON: _YES})
-        if answers[_STOPS]:
-            self.over = True
-            self._model.stop_training = True
-        elif answers[_ENDED]:
-            self._raise_uneven(ended=False)
 
     def end_epoch(self) -> None:
         """After the last execution, before metrics and validation.

@@ -10,15 +10,13 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, job_or_none
-from ring_keras.job.process_set import ProcessSet, has_process_sets
+from ring_keras.job.process_set import has_process_sets
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.distributed_models import is_distributed, process_set_of
 from ring_keras.training.failures import failures_told
 from ring_keras.training.lone_updates import is_told_of_lone_training
 from ring_keras.training.parts import is_part
-from ring_keras.training.training_beside import trains_with_all
 from ring_keras.training.whole_save import is_told_of_files, whole_save
 
 __all__ = ["watch"]
@@ -40,16 +38,8 @@ def watch() -> None:
         setattr(keras.Model, name, whole_save(getattr(keras.Model, name)))
     for name in ("fit", "evaluate"):
         setattr(keras.Model, name, failures_told(getattr(keras.Model, name)))
-    for name in ("fit", "train_on_batch"):
-        method = trains_with_all(getattr(keras.Model, name), _ranks_of)
-        setattr(keras.Model, name, method)
     for layer in _LEARNING_LAYERS:
         layer.adapt = _told_of_parts(layer.adapt)
-
-
-def _ranks_of(model: keras.Model) -> ProcessSet | None:
-    """Those that train it together; None if each does alone."""
-    return process_set_of(model) if is_distributed(model) else None
 
 
 def _told_of_parts(adapt: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ import tensorflow as tf
 from ring_keras import _native
 from ring_keras.keras_internals.graphs import runs_on_chosen_device
 
-__all__ = ["may_leave_main_thread", "run_beside_main_thread"]
+__all__ = ["call_beside", "may_leave_main_thread", "run_beside_main_thread"]
 
 # What a step may take to end by itself once a handler has raised. Then its
 # collectives fail.
@@ -47,6 +47,15 @@ def run_beside_main_thread(function: Callable[[Any], Any], argument: Any) -> Any
     if _thread is None or not _thread.is_alive():  # A fork leaves it behind.
         _thread = _StepThread()
     return _thread.run(function, argument)
+
+
+def call_beside(
+    model: keras.Model, function: Callable[[Any], Any], argument: Any
+) -> Any:
+    """The same if that may be, of what is done for the model's steps."""
+    if may_leave_main_thread(model):
+        return run_beside_main_thread(function, argument)
+    return function(argument)
 
 
 class _Call:

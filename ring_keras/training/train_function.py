@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,7 +20,11 @@ from ring_keras.training.step_thread import (
     run_beside_main_thread,
 )
 from ring_keras.training.timed_iterator import timed_iterator
-from ring_keras.training.train_step import DistributedTrainStep
+from ring_keras.training.train_step import (
+    DistributedTrainStep,
+    failures_noted,
+    is_for_xla,
+)
 from ring_keras.training.uneven_batches import may_have_padding, without_padding
 from ring_keras.training.unpadded_iterator import UnpaddedIterator
 
@@ -55,10 +59,7 @@ class TrainFunction:
 
     @translated()
     def __call__(self, iterator: Any) -> Any:
-        """Runs one execution; raises ring_keras's errors by their own class.
-
-        If a rank has stopped before it, it runs on none, and `fit` ends.
-        """
+        """Runs one execution; raises ring_keras's errors by their own class."""
         run = calls.calling_run(self._model)
         fit = None if run is None else DistributedFit.of(run.callbacks)
         step = DistributedTrainStep.of(self._model)
@@ -83,22 +84,16 @@ class TrainFunction:
         iterator: Any,
     ) -> Any:
         """An execution of that `fit`; may begin anew if it has failed."""
-        count = None
-        if fit.batches is not None and not fit.epoch_is_over:
-            # If there are none, the step ends as it would in one process, where
-            # TensorFlow counts it.
-            with self._failures_noted():
-                count, iterator = fit.batches.take(
-                    iterator, self._call_beside, for_xla=self._is_for_xla()
-                )
-        if not fit.goes_on(count):
-            internals.leave_out_batch_end(callbacks)
-            return self._last_result
+        if not fit.executions.are_asked:
+            iterator = fit.executions.next(iterator)
+            if iterator is None:
+                internals.leave_out_batch_end(callbacks)
+                return self._last_result
         pace = fit.pace
         with contextlib.nullcontext() if pace is None else pace.watched():
             self._prepare(iterator)
             if fit.is_done_already():
-                for _ in range(count or self._model.steps_per_execution):
+                for _ in range(fit.executions.steps or self._model.steps_per_execution):
                     next(iterator)
                 return {}
             if pace is None:
@@ -115,23 +110,11 @@ class TrainFunction:
             task(iterator)
 
     def _run(self, iterator: Any) -> Any:
-        with self._failures_noted():
+        with failures_noted(self._model):
             return self._call(iterator)
 
-    @contextlib.contextmanager
-    def _failures_noted(self) -> Iterator[None]:
-        try:
-            yield
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise  # The end of the data.
-        except BaseException:
-            step = DistributedTrainStep.of(self._model)
-            if step is not None:
-                step.note_failure()
-            raise
-
     def _call(self, iterator: Any) -> Any:
-        for_xla = self._is_for_xla()
+        for_xla = is_for_xla(self._model)
         spec, iterator = _inspected(iterator, for_xla)
         iterator = timed_iterator(iterator, UnpaddedIterator if for_xla else None)
         traced = (self._function, type(iterator), spec)
@@ -144,15 +127,6 @@ class TrainFunction:
                 return result
             self._traced = traced
         return run_beside_main_thread(self._function, iterator)
-
-    def _call_beside(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        if may_leave_main_thread(self._model):
-            return run_beside_main_thread(function, argument)
-        return function(argument)
-
-    def _is_for_xla(self) -> bool:
-        step = DistributedTrainStep.of(self._model)
-        return size() > 1 and step is not None and step.compiled()
 
 
 def _fit_around(run: calls.Run | None) -> DistributedFit | None:

@@ -13,7 +13,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
-from ring_keras.job.topology import rank
+from ring_keras.job.topology import rank, size
 from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
@@ -26,7 +26,7 @@ from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["DistributedTrainStep"]
+__all__ = ["DistributedTrainStep", "failures_noted", "is_for_xla"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,3 +303,23 @@ def _sample_weights(data: Any) -> list[tf.Tensor]:
     if not isinstance(data, tuple) or len(data) != 3:
         return []
     return [weight for weight in tf.nest.flatten(data[2]) if weight is not None]
+
+
+@contextlib.contextmanager
+def failures_noted(model: keras.Model) -> Iterator[None]:
+    """Notes what fails in it as a step of the model's, but for the end of the data."""
+    try:
+        yield
+    except (StopIteration, tf.errors.OutOfRangeError):
+        raise
+    except BaseException:
+        step = DistributedTrainStep.of(model)
+        if step is not None:
+            step.note_failure()
+        raise
+
+
+def is_for_xla(model: keras.Model) -> bool:
+    """Whether XLA compiles the model's steps, which ranks take together."""
+    step = DistributedTrainStep.of(model)
+    return size() > 1 and step is not None and step.compiled()

@@ -35,7 +35,6 @@ from ring_keras.training.calls_under_way import (
     require_all_there,
 )
 from ring_keras.training.told_errors import is_known, note_told
-from ring_keras.training.training_beside import trains_with_all
 from ring_keras.values.objects import allgather_object
 
 __all__ = ["note_divided", "prepare_fits"]
@@ -52,11 +51,9 @@ def prepare_fits() -> None:
     """From now on, each call of a model that has a distributed optimizer."""
     internals.require_names_of_back_end()
     framework().prepare()
-    keras.Model.fit = trains_with_all(_of_all_ranks(keras.Model.fit), _ranks_of)
+    keras.Model.fit = _of_all_ranks(keras.Model.fit)
     keras.Model.evaluate = _in_fit(keras.Model.evaluate)
-    keras.Model.train_on_batch = trains_with_all(
-        _beside_fit(keras.Model.train_on_batch), _ranks_of
-    )
+    keras.Model.train_on_batch = _beside_fit(keras.Model.train_on_batch)
     scaling = keras.optimizers.LossScaleOptimizer
     scaling.check_finite = _of_all_gradients(scaling.check_finite)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from ring_keras.config import keras_backend
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.keras_internals import calls
 from ring_keras.states.array_digest import array_digest
 from ring_keras.states.begun_accumulation import keep_own_accumulated
 from ring_keras.states.common_layers import agree_on_layers
@@ -46,6 +48,9 @@ __all__ = ["RanksFit"]
 
 # By the model's id: the `fit` that trains it. Keras would save an attribute.
 _under_way: weakref.WeakValueDictionary[int, RanksFit] = weakref.WeakValueDictionary()
+
+# What comes after the last batch.
+_END = object()
 
 
 class RanksFit(keras.callbacks.Callback):
@@ -75,7 +80,6 @@ class RanksFit(keras.callbacks.Callback):
         self._epochs = 0
         self._steps = 0
         self._said: set[str] = set()
-        self._logs: Any = {}
         self._train_function: Callable[..., Any] | None = None
 
     @classmethod
@@ -166,6 +170,9 @@ class RanksFit(keras.callbacks.Callback):
         warn_of_batch_losses(self._trained)
         self._take_first_ranks_state()
         self._take_train_function()
+        run = calls.calling_run(self._trained)
+        assert run is not None
+        internals.ask_before_steps(run.epoch_iterator, self._next_batches)
 
     def _take_train_function(self) -> None:
         self._train_function = internals.train_function(self._trained)
@@ -180,7 +187,6 @@ class RanksFit(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Steps are counted from here."""
-        self._logs = {}
         self.agreement.begin_epoch()
         require_all_there(self._process_set)
         # Before the first one, callbacks may have set them on one rank.
@@ -311,9 +317,19 @@ class RanksFit(keras.callbacks.Callback):
     def _step(self, *args: Any) -> Any:
         """An execution in place of Keras's, with what that is given and returns.
 
-        One step after the other, each if all ranks take it: see `_begin_step`.
+        The ranks have agreed on its first step; on others see `_begin_step`.
         """
         raise NotImplementedError
+
+    def _next_batches(self, batches: Iterator[Any]) -> Iterator[Any] | None:
+        """Those of the next execution; None if it takes place on no rank. A collective.
+
+        A rank without one tells the others before Keras calls callbacks, as on JAX.
+        """
+        batch = next(batches, _END)
+        if batch is _END:
+            return iter(()) if self.agreement.goes_on(0) else None
+        return itertools.chain([batch], batches) if self._begin_step(batch) else None
 
     def _begin_step(self, batch: Any) -> bool:
         """Whether all ranks have a batch; if so they take a step. A collective."""
@@ -329,8 +345,7 @@ class RanksFit(keras.callbacks.Callback):
     ) -> None:
         """Compares weights, if that is asked for."""
         every = current_job().config.check_steps
-        # Keras calls it for a batch, too, after which another rank has stopped.
-        if every and not self.agreement.over and self._steps % every == 0:
+        if every and self._steps % every == 0:
             self.bring_values()
             require_all_there(self._process_set)
             self._require_one_model(

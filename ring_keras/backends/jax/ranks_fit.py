@@ -94,17 +94,18 @@ class JaxFit(RanksFit):
 
     def _step(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         """The logs and the state after an execution, one step after the other."""
+        logs: Any = {}
         try:
             for number in range(self._trained.steps_per_execution):
                 # The first one ends the epoch where there is none.
                 batch = next(iterator) if not number else next(iterator, None)
-                if batch is None or not self._begin_step(batch):
+                if batch is None or (number and not self._begin_step(batch)):
                     break
                 assert self._train_function is not None
                 with translated():
                     made = self._train_function(state, iter([batch]))
                     # A step that fails does so here, not in the next one.
-                    self._logs, state = jax.block_until_ready(made)
+                    logs, state = jax.block_until_ready(made)
         except BaseException:
             # Keras gives the model what it had after the last execution, whose memory
             # the first step has taken. That of this one's last step is whole, unless
@@ -112,7 +113,7 @@ class JaxFit(RanksFit):
             if not any(one.is_deleted() for one in jax.tree.leaves(state)):
                 internals.keep_state_of_step(self._trained, state)
             raise
-        return self._logs, state
+        return logs, state
 
 
 def _require_values(model: keras.Model) -> None:

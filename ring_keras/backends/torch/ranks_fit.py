@@ -40,13 +40,10 @@ class TorchFit(RanksFit):
         average_buffers(self._trained, self._process_set)
 
     def _step(self, data: Any) -> Any:
-        """The logs of a step; of the last one, where a rank does not take this one."""
-        batch = data[0]
-        if self._begin_step(batch):
-            assert self._train_function is not None
-            with step_of(self._trained, batch), self._numbers_of_modules():
-                self._logs = self._train_function(data)
-        return self._logs
+        """The logs of a step."""
+        assert self._train_function is not None
+        with step_of(self._trained, data[0]), self._numbers_of_modules():
+            return self._train_function(data)
 
     @contextlib.contextmanager
     def _numbers_of_modules(self) -> Iterator[None]:

@@ -110,6 +110,44 @@ def test_a_nan_on_one_rank_ends_all(rank_pool):
     assert rank_pool(2).run(nan_worker) == [[3], [3]]
 
 
+class FitsItself(keras.Model):
+    """With a loop of its own, in which nothing of Keras's goes through the steps."""
+
+    def fit(self, data, callbacks):
+        listed = keras.callbacks.CallbackList(callbacks, model=self, epochs=1, steps=4)
+        self.stop_training = False
+        self.make_train_function()
+        listed.on_train_begin()
+        listed.on_epoch_begin(0)
+        batches, logs = iter(data), {}
+        for batch in range(4):
+            listed.on_train_batch_begin(batch)
+            logs = self.train_function(batches)
+            listed.on_train_batch_end(batch, logs)
+            if self.stop_training:
+                break
+        logs = self._get_metrics_result_or_logs(logs)
+        listed.on_epoch_end(0, logs)
+        listed.on_train_end(logs)
+
+
+def own_loop_worker():
+    model = training.build(1, FitsItself)
+    sgd = training.OPTIMIZERS["sgd"]()
+    training.compile_model(model, ring.DistributedOptimizer(sgd))
+    data = ring.data.shard(training.dataset(4 * 4 * ring.size())).batch(4)
+    model.fit(data, [StopsOneRank(1, 1)])
+    assert model.stop_training
+    return int(model.optimizer.iterations), training.as_bytes(model.get_weights())
+
+
+def test_a_fit_of_the_programs_own_stops_on_all_ranks(rank_pool):
+    first, second = rank_pool(2).run(own_loop_worker)
+
+    assert first == second
+    assert first[0] == 2
+
+
 def uneven_worker():
     """Both are told more steps than the first has."""
     model = training.distributed_model(1)

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from engines.back_ends.test_fit_failures import (
     assert_equal_on_all,
+    batches_of,
     begun,
     data_of,
     message_of,
     ring_rank,
     state_of,
 )
-from support.back_ends import begin, needs_back_end, ranks
+from support.back_ends import BACK_END, begin, needs_back_end, on_back_end, ranks
+from support.variants import variants
 
 needs_back_end()
 
@@ -63,6 +65,161 @@ def test_callbacks_may_train_and_evaluate():
         assert steps == 2 * (4 + 3 + 5) + 4
     assert found[0][2:4] == found[1][2:4]
     assert_equal_on_all([state for *_, state in found])
+
+
+class Beside:
+    """A callback that trains at both ends of each batch but the first; may stop."""
+
+    def __init__(self, keras, trained, x, y, *, steps, stops=False, alone=False):
+        self.heard = []
+
+        def train(batch):
+            if batch == 0:
+                return
+            if alone and BACK_END == "jax":
+                trained.jax_state_sync()  # Keras's `fit` has taken the values.
+            trained.train_on_batch(x, y)
+
+        def begin(batch, logs):
+            self.heard.append(("begin", batch // steps))
+            train(batch)
+
+        def end(batch, logs):
+            # Before Keras 3.11 it is told the first batch of the execution.
+            self.heard.append(("end", batch // steps))
+            if stops and batch >= 4 - steps:
+                self.callback.model.stop_training = True
+            train(batch)
+
+        self.callback = keras.callbacks.LambdaCallback(
+            on_train_batch_begin=begin, on_train_batch_end=end
+        )
+
+
+def small_models(keras, distributed, steps):
+    """Two, of which the first one takes so many steps at once."""
+    models = []
+    for seed in (1, 2):
+        keras.utils.set_random_seed(seed)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(
+            distributed(keras.optimizers.SGD(0.05)),
+            loss="mse",
+            steps_per_execution=steps if seed == 1 else 1,
+        )
+        models.append(model)
+    return models
+
+
+def stopping_worker(own, steps, given, stops):
+    """`stops`: on the second rank; else it has fewer batches, and all go on."""
+    ring = begin()
+    import keras
+
+    model, other = small_models(keras, ring.DistributedOptimizer, steps)
+    rank = ring.rank()
+    x, y = data_of(rank, 48 if stops else 48 - 12 * rank)
+    data = {"x": x, "y": y, "batch_size": 6}
+    if given == "generator":
+        data = {"x": batches_of(x, y)}
+    beside = Beside(
+        keras,
+        model if own else other,
+        *data_of(7, 5),
+        steps=steps,
+        stops=stops and rank == 1,
+    )
+    told = message_of(
+        lambda: model.fit(**data, shuffle=False, verbose=0, callbacks=[beside.callback])
+    )
+    weights = [one for each in (model, other) for one in state_of(each)]
+    model.fit(x[:12], y[:12], verbose=0)
+    return beside.heard, told, weights, state_of(model)
+
+
+@pytest.mark.parametrize(
+    ("own", "given"),
+    variants(
+        [(True, "arrays"), (False, "generator")],
+        [(True, "generator"), (False, "arrays")],
+    ),
+)
+@pytest.mark.parametrize("steps", on_back_end(torch=[1], jax=[1, 2]))
+def test_callbacks_hear_of_the_same_batches_and_train_where_a_rank_stops(
+    own, given, steps
+):
+    import keras
+
+    found = ranks(stopping_worker, 2, own, steps, given, True)
+
+    for heard, told, *_ in found:
+        assert told is None
+        assert heard == [
+            (event, execution)
+            for execution in range(4 // steps)
+            for event in ("begin", "end")
+        ]
+    assert_equal_on_all([weights for _, _, weights, _ in found])
+    assert_equal_on_all([after for *_, after in found])
+
+    model, other = small_models(keras, lambda one: one, steps)
+    pairs = [data_of(rank, 48) for rank in range(2)]
+    x, y = (
+        np.concatenate([part[6 * b : 6 * b + 6] for b in range(8) for part in whole])
+        for whole in zip(*pairs, strict=True)
+    )
+    beside = Beside(
+        keras,
+        model if own else other,
+        *data_of(7, 5),
+        steps=steps,
+        stops=True,
+        alone=True,
+    )
+    model.fit(
+        x, y, batch_size=12, shuffle=False, verbose=0, callbacks=[beside.callback]
+    )
+    expected = [one for each in (model, other) for one in state_of(each)]
+    for ours, theirs in zip(found[0][2], expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_training_beside_a_batch_that_one_rank_does_not_have_is_refused():
+    found = ranks(stopping_worker, 2, False, 1, "generator", False)
+
+    for _, told, *_ in found:
+        assert told[0] == "RankMismatchError"
+        assert told[1].startswith("[RK318] fit(): after 6 steps of the epoch ranks [1]")
+    assert_equal_on_all([weights for _, _, weights, _ in found])
+    assert_equal_on_all([after for *_, after in found])
+
+
+def failing_worker():
+    """On rank 1 a callback fails as a batch begins that all take."""
+    ring, keras, model = begun(seed=ring_rank())
+    x, y = data_of(ring.rank())
+
+    def fail(batch, logs):
+        if ring.rank() == 1 and batch == 2:
+            raise OSError("no disk")
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_begin=fail)
+    told = message_of(
+        lambda: model.fit(x, y, batch_size=6, verbose=0, callbacks=[callback])
+    )
+    # On JAX the other rank's first model has lost its values in the step.
+    _, _, another = begun()
+    another.fit(x, y, batch_size=6, verbose=0)
+    return told, state_of(another)
+
+
+def test_a_callback_that_fails_as_a_batch_begins_is_told():
+    (told, weights), (failed, others) = ranks(failing_worker, 2)
+
+    assert "no disk" in failed[1]
+    assert "[RK310]" in told[1]
+    assert "no disk" in told[1]
+    assert_equal_on_all([weights, others])
 
 
 def whole_model_worker():

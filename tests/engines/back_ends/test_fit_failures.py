@@ -214,43 +214,6 @@ def test_all_stop_where_one_does():
     assert_equal_on_all([state for _, state in found])
 
 
-def training_beside_worker(moment, own):
-    """Rank 1 stops after a batch; a callback trains beside the next one, or that."""
-    ring, keras, model = begun(seed=ring_rank())
-    other = model
-    if not own:
-        other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-        other.compile(ring.DistributedOptimizer("sgd"), loss="mse")
-    x, y = data_of(ring.rank())
-
-    class Stops(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if ring.rank() == 1 and batch == 1:
-                self.model.stop_training = True
-
-    def trains(batch, logs=None):
-        if batch == 2:
-            other.train_on_batch(x[:5], y[:5])
-
-    callback = keras.callbacks.Callback()
-    setattr(callback, moment, trains)
-    return message_of(
-        lambda: model.fit(x, y, batch_size=6, verbose=0, callbacks=[Stops(), callback])
-    )
-
-
-@pytest.mark.parametrize("own", [True, False], ids=["own", "another"])
-@pytest.mark.parametrize("moment", ["on_train_batch_begin", "on_train_batch_end"])
-def test_training_beside_a_batch_after_which_another_has_stopped_is_refused(
-    moment, own
-):
-    (kind, text), told = ranks(training_beside_worker, 2, moment, own)
-
-    assert kind == "RingKerasError"
-    assert text.startswith("[RK609] a callback of fit() trains beside a batch that was")
-    assert "RK310" in told[1], told
-
-
 def reading_worker(directory):
     ring, keras, model = begun()
     x, y = data_of(ring.rank())
