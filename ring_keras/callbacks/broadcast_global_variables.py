@@ -1,19 +1,24 @@
 """Starts every rank from the same state."""
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
+from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.shared_files import warn_of_shared_files
 from ring_keras.job.process_set import has_peers
+from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
 from ring_keras.optimizers.common_variables import common_variables
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.sharded_state import (
     require_parts_of_one_state,
     sharded_steps,
@@ -76,24 +81,32 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.root_rank = root_rank
-        self._local = {internals.variable_key(v) for v in local_variables}
+        self.local_keys = {internals.variable_key(v) for v in local_variables}
+        """Of the `local_variables`."""
         self._fit: DistributedFit | None = None
+        # What this rank has trained alone before `fit`, by the optimizer's name.
+        self._unmet: dict[str, list[Any]] = {}
 
     @property
     def is_plain(self) -> bool:
         """Whether all ranks take all variables, from rank 0."""
-        return self.root_rank == 0 and not self._local
+        return self.root_rank == 0 and not self.local_keys
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Hooks the model, and prepares the broadcast for the first step."""
         attach(self.model, adopt_optimizers=True)
+        self._unmet = {
+            one.name: list(self.model.trainable_variables)
+            for one in meeting_optimizers(self.model)
+            if one.is_apart
+        }
         callbacks = calls.calling_callback_list()
         fit = DistributedFit.begin(self)
         self._fit = fit
         if callbacks is None or fit is None:
             self._begin([])
         else:
-            fit.leave_local(self._local)
+            fit.leave_local(self.local_keys)
             fit.when(
                 Moment.ALL_HAVE_BEGUN, self, lambda: self._begin(callbacks.callbacks)
             )
@@ -144,6 +157,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         if self._fit is not None:
             # A rank's first batch may not fit the model.
             self._fit.sections.require_all_there()
+            self._fit.ranks_take_ones_state()
         keep_own_accumulated(
             self.model,
             process_set.position_of(self.root_rank),
@@ -153,7 +167,8 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         before = internals.constants(self.model)
         variables = common_variables(self.model, is_local)
         sharded = sharded_steps(internals.optimizers_of(self.model))
-        broadcast_variables(variables, self.root_rank, process_set=process_set)
+        with self._dropped_work_told():
+            broadcast_variables(variables, self.root_rank, process_set=process_set)
         if sharded:  # On all ranks, which have the same variables in common.
             require_parts_of_one_state(sharded, "start", process_set)
         common_start.set_started([*variables, *self.model.weights], process_set)
@@ -171,8 +186,29 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
         if fit is not None:
             fit.ranks_are_alike()
 
+    @contextlib.contextmanager
+    def _dropped_work_told(self) -> Iterator[None]:
+        """Says so where others' weights take the place of what has not met."""
+        unmet, self._unmet = self._unmet, {}
+        before = {
+            name: [np.array(variable) for variable in variables]
+            for name, variables in unmet.items()
+        }
+        yield
+        for name, variables in unmet.items():
+            if not all(map(np.array_equal, variables, before[name])):
+                logging.warning(
+                    "ring_keras: [RK666] fit() begins with rank %d's weights. What "
+                    "rank %d has trained since the ranks met last is lost. Call meet() "
+                    "of optimizer '%s' on all ranks before fit() to keep it.",
+                    self.root_rank,
+                    rank(),
+                    name,
+                )
+
     def _is_local(self) -> Callable[[Any], bool]:
         of_optimizers = is_local_in(self.model)
         return lambda variable: (
-            internals.variable_key(variable) in self._local or of_optimizers(variable)
+            internals.variable_key(variable) in self.local_keys
+            or of_optimizers(variable)
         )

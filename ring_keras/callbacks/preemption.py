@@ -105,6 +105,8 @@ class Preemption(keras.callbacks.Callback):
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
         self._restored: int | None = None
+        # Whether this rank goes on with a backup of its own; None if ranks have none.
+        self._has_own: bool | None = None
         # What this rank has had for itself, until all have the root's variables; None
         # if it has had nothing.
         self._own_states: list[dict[Hashable, Any] | None] = []
@@ -121,9 +123,11 @@ class Preemption(keras.callbacks.Callback):
         fit.when(Moment.STEPS_END, self, self._after_steps)
         fit.when(Moment.VALIDATION_ENDS, self, self._meet)
         fit.when(Moment.ALL_HAVE_BEGUN, self, self._require_restored)
+        fit.when(Moment.RANKS_TAKE_ONES_STATE, self, self._note_own)
         fit.when(Moment.RANKS_ARE_ALIKE, self, self._go_on)
         fit.stays_apart = self._ends_in_epoch
         self._failure = self._restored = None
+        self._has_own = None
         self._own_states = []
         try:
             require_built(self.model)
@@ -165,19 +169,15 @@ class Preemption(keras.callbacks.Callback):
         steps = self._agreed(0 if self._restored is None else self._restored + 1) - 1
         if steps < 0:
             return
-        own: dict[Hashable, Any] | None = None
+        has_own = self._is_root()
 
         def restore() -> None:
-            nonlocal own
-            if self._is_root() or self._writer.restore(self.model, steps) is not None:
-                own = {
-                    internals.variable_key(variable): variable.numpy()
-                    for one in meeting_optimizers(self.model)
-                    for variable in [*one.own_variables, *one.variables]
-                }
+            nonlocal has_own
+            if not has_own:
+                has_own = self._writer.restore(self.model, steps) is not None
 
         self._raise_on_all(self._attempt(restore), "restore")
-        if own is None:
+        if not has_own:
             logging.warning(
                 "ring_keras: [RK656] "
                 "Preemption: rank %d has no backup of its own of step %d. It goes on "
@@ -186,9 +186,21 @@ class Preemption(keras.callbacks.Callback):
                 steps,
             )
         apart = {one.apart for one in meeting_optimizers(self.model)}
-        if self._agreed(int(own is None)) and "hosts" in apart:
-            own = None  # The ranks of a host must stay equal.
-        self._own_states.append(own)
+        if self._agreed(int(not has_own)) and "hosts" in apart:
+            has_own = False  # The ranks of a host must stay equal.
+        self._has_own = has_own
+
+    def _note_own(self) -> None:
+        """Other callbacks have set the learning rate, and scaled momentum by it."""
+        has_own, self._has_own = self._has_own, None
+        if has_own is None:
+            return
+        own = {
+            internals.variable_key(variable): variable.numpy()
+            for one in meeting_optimizers(self.model)
+            for variable in [*one.own_variables, *one.variables]
+        }
+        self._own_states.append(own if has_own else None)
 
     def _go_on(self) -> None:
         states, self._own_states = self._own_states, []

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.process_set import ProcessSet, has_peers
@@ -43,7 +45,13 @@ def refuse_savers_of_one_rank(
     if not has_peers(process_set_of(model)):
         return
     is_local = is_local_in(model)
-    local = [variable for variable in model.weights if is_local(variable)]
+    broadcasts = [c for c in callbacks if isinstance(c, BroadcastGlobalVariables)]
+    keys = {key for callback in broadcasts for key in callback.local_keys}
+    local = [
+        variable
+        for variable in model.weights
+        if is_local(variable) or internals.variable_key(variable) in keys
+    ]
     for callback in callbacks:
         inside = callback.callback if isinstance(callback, RootOnly) else callback
         names = {
@@ -75,7 +83,8 @@ def _refuse_backups(names: Sequence[str], local: Any) -> None:
             "[RK516] "
             f"{names[0].partition('.')[2]} saves what the first rank has, and each "
             f"rank trains its own '{getattr(local, 'path', local.name)}' "
-            "(local_layers): after a restart the others would begin with new ones. "
+            "(local_layers or local_variables): after a restart the others would begin "
+            "with new ones. "
             "Save on each rank, to a path of its own, by model.save()."
         )
 

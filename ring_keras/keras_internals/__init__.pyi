@@ -14,6 +14,7 @@ from .fixed_states import constants as constants
 from .fixed_states import finalize_layers as finalize_layers
 from .fixed_states import fixed_states as fixed_states
 from .iterators import OWNED_ITERATOR as OWNED_ITERATOR
+from .losses import NO_WEIGHT as NO_WEIGHT
 from .losses import batch_losses as batch_losses
 from .losses import compiled_losses as compiled_losses
 from .losses import has_other_losses as has_other_losses

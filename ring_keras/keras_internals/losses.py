@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 __all__ = [
+    "NO_WEIGHT",
     "batch_losses",
     "compiled_losses",
     "has_other_losses",
@@ -60,6 +61,12 @@ def compiled_losses(model: keras.Model) -> list[Any]:
 
 def _adds_up(loss: Any) -> bool:
     return isinstance(loss, keras.losses.Loss) and loss.reduction in _SUMS
+
+
+NO_WEIGHT = 1e-30
+"""How much an example counts whose sample weight is 0, where a loss is divided by their
+sum: nothing beside any other. Where no rank has others, each counts by its examples, so
+that regularizers have the gradient that they have in one process."""
 
 
 def loss_divides_by_sample_weight(model: keras.Model) -> bool:

@@ -133,7 +133,9 @@ def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
                 upstream = upstream * amount
             upstream = over_ranks(upstream, f"{name}/gradient")
             if amount is not None:
-                upstream = tf.math.divide_no_nan(upstream, amount)
+                # Of a batch that counts for nothing, in float16 that would be infinite.
+                counts = amount > 1e10 * internals.NO_WEIGHT
+                upstream = tf.where(counts, upstream / amount, 0)
             return upstream
 
         return over_ranks(values, name), gradient

@@ -56,6 +56,9 @@ class Moment(enum.Enum):
     ALL_HAVE_BEGUN = enum.auto()
     """Once, at the end of `on_train_begin`; may be collective."""
 
+    RANKS_TAKE_ONES_STATE = enum.auto()
+    """When all are about to take one's variables: in the first step, before it."""
+
     RANKS_ARE_ALIKE = enum.auto()
     """When all have taken one's variables, before the first step."""
 
@@ -192,6 +195,11 @@ class DistributedFit(keras.callbacks.Callback):
     def _forget_epoch(self) -> None:
         # Keras keeps it, and the next `fit` would begin there, too.
         internals.set_initial_epoch(self.model, None)
+
+    def ranks_take_ones_state(self) -> None:
+        """All ranks are about to have the same variables."""
+        for task in self.take_tasks(Moment.RANKS_TAKE_ONES_STATE):
+            task()
 
     def ranks_are_alike(self) -> None:
         """All ranks have the same variables, which may be others than before."""

@@ -280,7 +280,7 @@ class DistributedTrainStep:
             return uneven_batches.example_count(data)
         weights = _sample_weights(data)
         if len(weights) == 1 and len(tf.nest.flatten(self._model.loss)) == 1:
-            return tf.reduce_sum(tf.cast(weights[0], tf.float64))
+            return _total(weights[0])
         if weights and rank() == 0:
             logging.log_first_n(
                 logging.WARNING,
@@ -297,6 +297,10 @@ class DistributedTrainStep:
 def _tensors(data: Any) -> list[tf.Tensor]:
     leaves = tf.nest.flatten(data, expand_composites=True)
     return [leaf for leaf in leaves if leaf is not None]
+
+
+def _total(weights: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(weights, tf.float64) + internals.NO_WEIGHT)
 
 
 def _sample_weights(data: Any) -> list[tf.Tensor]:

@@ -83,6 +83,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     },
     "sample_weight": {"sample_weight": True, "metrics": ["mae"]},
     "weighted_mean": {"sample_weight": True, "reduction": "mean_with_sample_weight"},
+    "weightless_batch": {
+        "sample_weight": True,
+        "reduction": "mean_with_sample_weight",
+        "weightless": True,
+        "regularizer": True,
+    },
     "class_weight": {"class_weight": {0: 0.5, 1: 3.0}, "classifies": True},
     "summed_loss": {"reduction": "sum", "learning_rate": 0.002},
     "custom_step": {"custom": True},
@@ -190,6 +196,8 @@ def trained(
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     x, y, weights = data_of(feature.pop("rows", ROWS))
+    if feature.pop("weightless", False):
+        weights[BATCH : 2 * BATCH] = 0.0
     classifies = feature.pop("classifies", False)
     if classifies:
         y = (y > np.median(y)).astype("float64")

@@ -102,8 +102,9 @@ def _weight_of(model: keras.Model, batch: Any) -> Any:
 def _total(weights: Any) -> Any:
     """Their sum: a number; an array of JAX while a step is traced."""
     if keras_backend().name == "jax":
-        return keras.ops.sum(weights)
-    return float(keras.ops.convert_to_numpy(weights).astype("float64").sum())
+        return keras.ops.sum(weights + internals.NO_WEIGHT)
+    values = keras.ops.convert_to_numpy(weights).astype("float64")
+    return float((values + internals.NO_WEIGHT).sum())
 
 
 def example_count(batch: Any) -> int:

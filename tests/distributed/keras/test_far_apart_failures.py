@@ -22,6 +22,7 @@ from support.far_apart import (
     rank_dataset,
     step_of,
 )
+from support.log_texts import LogTexts
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
@@ -175,8 +176,12 @@ def resumable_fit(directory, inner, options, spe=1, *callbacks):
     resume = ring.data.Resume()
     data = ring.data.shard(training.dataset(64), seed=1, resume=resume).batch(BATCH)
     backup = ring.callbacks.Preemption(directory)
+    warmed_up = []
+    if inner == "momentum":  # It is scaled with the rate.
+        warmed_up = [ring.callbacks.LearningRateWarmup(0.1, warmup_steps=12)]
+    callbacks = [*warmed_up, backup, resume, *callbacks]
     try:
-        model.fit(data, epochs=2, verbose=0, callbacks=[backup, resume, *callbacks])
+        model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
     except SystemExit as error:
         assert error.code == 128 + signal.SIGTERM
     ring.barrier()
@@ -197,6 +202,7 @@ def preempted_worker(directory, inner, options, steps, spe):
     [
         ("adam", {"fragments": 3}, 5, 1),
         ("sgd", {}, 5, 1),
+        ("momentum", {}, 5, 1),
         ("adam", {"wire": "int8"}, 6, 3),
         ("accumulation", {"sync_every": 2}, 3, 1),
         # That is where they meet, and there an epoch ends.
@@ -744,3 +750,30 @@ def test_a_window_may_have_another_length_in_the_next_fit(rank_pool):
     expected = [True, True, False, True, True, False, True, False]
 
     assert rank_pool(2).run(other_window_worker) == [expected] * 2
+
+
+def loop_before_fit_worker():
+    """Trains apart in a loop, and then by `fit`, with and without a meeting between."""
+    told = []
+    for meets in (False, True):
+        model = training.build(1)
+        optimizer = ring.DiLoCo(INNER["sgd"](), sync_every=10)
+        model.compile(optimizer, "binary_crossentropy")
+        x, y = (array[ring.rank() :: ring.size()] for array in training.arrays())
+        for start in range(0, 3 * BATCH, BATCH):
+            model.train_on_batch(x[start : start + BATCH], y[start : start + BATCH])
+        if meets:
+            optimizer.meet()
+        with LogTexts() as lines:
+            model.fit(x[:8], y[:8], batch_size=BATCH, verbose=0)
+        told.append([line for line in lines if "[RK666]" in line])
+    return told
+
+
+@pytest.mark.slow
+def test_what_is_lost_of_a_loop_before_fit_is_told(rank_pool):
+    (first, met_first), (second, met_second) = rank_pool(2).run(loop_before_fit_worker)
+
+    assert not first and not met_first and not met_second
+    (line,) = second
+    assert "What rank 1 has trained since the ranks met last is lost" in line

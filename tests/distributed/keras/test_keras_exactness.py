@@ -82,12 +82,13 @@ def absent_examples_worker():
     weights[2 * batch : 3 * batch : size] = 0.0
     data = tf.data.Dataset.from_tensor_slices((x, y, weights)).take(5 * batch)
     loss = keras.losses.BinaryCrossentropy(reduction="mean_with_sample_weight")
-    model = training.build(1 + rank, built=False)
+    regularizer = keras.regularizers.L2(0.05)  # It counts for all in any step.
+    model = training.build(1 + rank, built=False, kernel_regularizer=regularizer)
     optimizer = ring.DistributedOptimizer(training.OPTIMIZERS["adam"]())
     model.compile(optimizer, loss)
     part = ring.data.shard(data)
     training.fit(model, part, training.BATCH, callbacks=standard_callbacks())
-    alone = training.build(1)
+    alone = training.build(1, kernel_regularizer=regularizer)
     alone.compile(training.OPTIMIZERS["adam"](), loss)
     training.fit(alone, data, batch)
     difference = training.largest_difference(model.get_weights(), alone.get_weights())

@@ -66,13 +66,18 @@ def backup_worker(directory, name):
     }[name]()
     with pytest.raises(ring.RingKerasError) as caught:
         fit(model, head, callbacks=[callback])
-    return str(caught.value)
+    other, _, _ = model_with_own_head()
+    own = ring.callbacks.BroadcastGlobalVariables(local_variables=other.weights[-1:])
+    with pytest.raises(ring.RingKerasError) as of_variables:
+        fit(other, head, callbacks=[own, callback])
+    return [str(caught.value), str(of_variables.value)]
 
 
 @pytest.mark.parametrize("name", ["Preemption", "BackupAndRestore"])
 def test_a_backup_of_one_rank_is_refused(rank_pool, tmp_path, name):
-    for error in rank_pool(2).run(backup_worker, args=(str(tmp_path), name)):
-        assert error.startswith(f"[RK516] {name} saves what the first rank has")
+    for errors in rank_pool(2).run(backup_worker, args=(str(tmp_path), name)):
+        for error in errors:
+            assert error.startswith(f"[RK516] {name} saves what the first rank has")
 
 
 def lone_worker(directory):
