@@ -74,7 +74,8 @@ def memberships_worker():
     return seen
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 1])
 def test_three_memberships_with_training_in_each(rank_pool, size):
     results = rank_pool(size).run(memberships_worker)
 

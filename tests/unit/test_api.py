@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import ring_keras
 
 RECORD = Path(__file__).with_name("api.txt")
@@ -76,6 +78,7 @@ def test_import_brings_no_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_an_optimizer_brings_no_callback_that_nobody_has_listed() -> None:
     code = (
         "import sys, ring_keras as ring; ring.DistributedOptimizer('sgd'); "

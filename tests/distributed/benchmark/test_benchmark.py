@@ -73,6 +73,7 @@ def test_every_collective(size: int, name: str, tmp_path: Path) -> None:
         assert cells[-1] == "0"
 
 
+@pytest.mark.slow
 def test_after_autotuning(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     variables = {"RING_KERAS_AUTOTUNE": "1", "XDG_CACHE_HOME": str(tmp_path)}

@@ -174,6 +174,7 @@ def misplaced_worker(*job):
     return said
 
 
+@pytest.mark.slow
 def test_fits_without_their_resume_are_refused(rank_pool, broker, tmp_path):
     arguments = ("misplaced", str(tmp_path), broker.config)
 

@@ -158,7 +158,7 @@ def one_copy_worker(use: str) -> tuple[int, int]:
     [
         "numpy",
         pytest.param("slices", marks=pytest.mark.slow),
-        "rows",
+        pytest.param("rows", marks=pytest.mark.slow),
         pytest.param("fit", marks=pytest.mark.slow),
     ],
 )

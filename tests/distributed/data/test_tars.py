@@ -126,12 +126,13 @@ def documented_worker(path, code):
     return [weight.tobytes() for weight in model.get_weights()], keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(1, marks=pytest.mark.slow),
+        1,
         2,
-        pytest.param(3, marks=pytest.mark.slow),
+        3,
     ],
 )
 def test_what_the_docs_show_of_tars_runs(rank_pool, tmp_path, size):

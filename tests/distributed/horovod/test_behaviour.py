@@ -212,6 +212,7 @@ def load_worker(directory):
     return training.as_bytes(loaded.get_weights())
 
 
+@pytest.mark.slow
 def test_load_model(rank_pool, tmp_path):
     first, second = rank_pool(2).run(load_worker, args=(str(tmp_path),))
     assert first == second

@@ -20,7 +20,6 @@ from support.far_apart import (
     rank_dataset,
     step_of,
 )
-from support.variants import variants
 
 import ring_keras as ring
 from ring_keras import _libraries
@@ -174,7 +173,8 @@ def loop_worker(kind):
     return after, met
 
 
-@pytest.mark.parametrize("kind", variants(["function"], ["eager", "jit"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["function", "eager", "jit"])
 def test_ranks_are_equal_where_they_have_met_and_nowhere_else(rank_pool, kind):
     results = rank_pool(2).run(loop_worker, args=(kind,))
 
@@ -458,11 +458,12 @@ def sixteen_bits_worker(dtype, wire):
     return training.as_bytes([w.astype(np.float32) for w in model.get_weights()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "wire"),
     [
         ("float16", "float32"),
-        pytest.param(*("bfloat16", "int8"), marks=pytest.mark.slow),
+        ("bfloat16", "int8"),
     ],
 )
 def test_weights_of_16_bits_meet(rank_pool, dtype, wire):

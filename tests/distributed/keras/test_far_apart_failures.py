@@ -426,9 +426,8 @@ def fails_in_a_step_worker(rank, step, times=1, anew=False, **options):
     return model.get_weights()
 
 
-@pytest.mark.parametrize(
-    "wire", ["float32", pytest.param("int8", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", ["float32", "int8"])
 def test_a_rank_that_fails_as_a_meeting_departs_is_heard_of(rank_pool, wire):
     options = {"wire": wire, "overlap_steps": 2}
     found = rank_pool(2).run(fails_in_a_step_worker, args=(1, 4), kwargs=options)
@@ -717,7 +716,8 @@ def training_at_the_end_worker(epochs):
     return training.as_bytes(model.get_weights())
 
 
-@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_what_callbacks_train_at_the_end_meets_too(rank_pool, epochs):
     first, second = rank_pool(2).run(training_at_the_end_worker, args=(epochs,))
 
@@ -746,6 +746,7 @@ def other_window_worker():
     return notes.apart
 
 
+@pytest.mark.slow
 def test_a_window_may_have_another_length_in_the_next_fit(rank_pool):
     expected = [True, True, False, True, True, False, True, False]
 

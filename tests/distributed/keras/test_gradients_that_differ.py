@@ -341,6 +341,7 @@ def numbered_worker():
     ]
 
 
+@pytest.mark.slow
 def test_other_numbers_of_layers_are_none_of_that(rank_pool):
     (first, weights), (second, others) = rank_pool(2).run(numbered_worker)
 

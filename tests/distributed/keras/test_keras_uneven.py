@@ -317,16 +317,17 @@ def sharing_worker(how, passes, kind):
     return model.get_weights()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "passes", "kind"),
     [
-        pytest.param("pad", None, "plain", marks=pytest.mark.slow),
-        pytest.param("join", None, "plain", marks=pytest.mark.slow),
-        pytest.param("pad", 2, "scaled", marks=pytest.mark.slow),
-        pytest.param("join", 2, "tape", marks=pytest.mark.slow),
+        ("pad", None, "plain"),
+        ("join", None, "plain"),
+        ("pad", 2, "scaled"),
+        ("join", 2, "tape"),
         ("pad", 2, "plain"),
-        pytest.param("join", 2, "scaled", marks=pytest.mark.slow),
-        pytest.param("pad", 2, "tape", marks=pytest.mark.slow),
+        ("join", 2, "scaled"),
+        ("pad", 2, "tape"),
     ],
 )
 def test_what_a_model_makes_of_no_examples_counts_for_nothing(
@@ -480,13 +481,14 @@ def test_three_batches_and_five_are_told(rank_pool, options):
     assert "after 3 steps of the epoch ranks [0] have run out of data" in first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_execution", "compiled"),
     [
         (2, False),
-        pytest.param(1, False, marks=pytest.mark.slow),
-        pytest.param(1, True, marks=pytest.mark.slow),
-        pytest.param(2, True, marks=pytest.mark.slow),
+        (1, False),
+        (1, True),
+        (2, True),
     ],
 )
 def test_generators_of_equal_length_run(rank_pool, per_execution, compiled):

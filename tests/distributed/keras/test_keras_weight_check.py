@@ -104,6 +104,7 @@ def sound_worker():
     return len(history.epoch), local.kernel.numpy().tobytes()
 
 
+@pytest.mark.slow
 def test_what_is_each_ranks_own_is_not_compared(rank_pool):
     (epochs, first), (_, second) = rank_pool(2, env=ENV).run(sound_worker)
 

@@ -47,6 +47,7 @@ def freezing_worker():
     return after, trained, statistics, training.as_bytes(head.get_weights())
 
 
+@pytest.mark.slow
 def test_they_stay_each_ranks_own_when_they_are_frozen(rank_pool):
     first, second = rank_pool(2).run(freezing_worker)
 

@@ -218,7 +218,8 @@ def tape_worker(op):
     return model.get_weights()
 
 
-@pytest.mark.parametrize("op", [ring.Sum, pytest.param(ring.Average, marks=slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [ring.Sum, ring.Average])
 def test_a_loop_of_ones_own_is_the_algorithm(rank_pool, op):
     weights = rank_pool(2).run(tape_worker, args=(op,))
 

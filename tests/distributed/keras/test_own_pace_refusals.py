@@ -258,6 +258,7 @@ def ends_worker():
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_data_that_end_nevertheless(rank_pool):
     first, second = rank_pool(2).run(ends_worker, timeout_s=90)
 

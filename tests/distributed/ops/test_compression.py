@@ -104,6 +104,7 @@ def train(compression: str) -> list[Any]:
     return [weight.numpy() for weight in model.weights]
 
 
+@pytest.mark.slow
 def test_training_ends_equal_on_every_rank_and_close(rank_pool: RankPools) -> None:
     exact, _ = rank_pool(2, env=APART).run(functools.partial(train, "none"))
     first, second = rank_pool(2, env=APART).run(functools.partial(train, "bf16"))

@@ -25,6 +25,7 @@ REPORTED_OTHERWISE = (
     "summed_loss",
     "weighted_mean",
     "weighted_accumulation",
+    "weightless_batch",
     "overflows_on_one_rank",
 )
 

@@ -79,6 +79,7 @@ def renamed_worker():
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_init_refuses_a_release_without_them():
     (text,) = run_ranks(renamed_worker, 1)
 

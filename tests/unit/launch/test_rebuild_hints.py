@@ -52,6 +52,7 @@ def fix_of(report, check):
     return next(line for line in lines if "fix: " in line).split("fix: ")[1]
 
 
+@pytest.mark.slow
 def test_check_build_of_what_was_not_built(unbuilt):
     finished = python(unbuilt, "-m", "ring_keras.launch", "--check-build")
 
