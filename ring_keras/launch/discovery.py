@@ -126,17 +126,29 @@ def _first_hosts(
 
 def _run(options: DiscoveryOptions) -> tuple[int, bytes]:
     """How it ended, and what it printed."""
-    with subprocess.Popen(
-        options.command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
-        try:
-            printed, _ = process.communicate(timeout=_TIMEOUT_S)
-        except BaseException:
-            signal_group(process.pid, signal.SIGKILL)  # With what it has started.
-            raise
+    # One that comes while it is being started would leave nobody who knows its pid.
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def hear() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+
+    try:
+        with subprocess.Popen(
+            options.command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=hear,  # There is no other thread yet.
+        ) as process:
+            try:
+                hear()
+                printed, _ = process.communicate(timeout=_TIMEOUT_S)
+            except BaseException:
+                signal_group(process.pid, signal.SIGKILL)  # With what it has started.
+                raise
+    finally:
+        hear()
     return process.returncode, printed
 
 
