@@ -1,6 +1,5 @@
 """Goes on with training in the middle of an epoch."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.data.kafka_order import KafkaOrder
+from ring_keras.data.known_orders import require_known_order
 from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
@@ -97,6 +97,7 @@ class Resume(keras.callbacks.Callback):
         """Finds out where training is, and skips to there."""
         fit = DistributedFit.begin(self)
         DistributedFit.calling_sections().require_all_there()
+        self._require_known_order()
         self._require_whole_passes()
         attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
         done = self._agree()
@@ -118,12 +119,6 @@ class Resume(keras.callbacks.Callback):
         """How many steps the model had taken when it first trained on them."""
         assert self._messages is not None
         run = calls.calling_run(self.model)
-        if run is not None and run.initial_epoch:
-            raise ValueError(
-                "[RK512] "
-                "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
-                f"out of fit(). Received: initial_epoch={run.initial_epoch}"
-            )
         data = None if run is None else run.data
         return self._messages.begin(data, self.model, done, self.params["epochs"])
 
@@ -150,6 +145,26 @@ class Resume(keras.callbacks.Callback):
                 "after the one that restores the model."
             )
 
+    def _require_known_order(self) -> None:
+        """Refuses data of which a new process would pass over others at this place."""
+        run = calls.calling_run(self.model)
+        if run is None:
+            return
+        if run.initial_epoch:
+            raise ValueError(
+                "[RK512] "
+                "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
+                f"out of fit(). Received: initial_epoch={run.initial_epoch}"
+            )
+        if run.shuffles:
+            raise ValueError(
+                "[RK512] "
+                "ring_keras.data.Resume: fit() would shuffle these data by itself, in "
+                "an order that a new process does not find again. Pass shuffle=False "
+                "to fit(), and a seed to ring_keras.data.shard()."
+            )
+        require_known_order(run.data)
+
     def _require_whole_passes(self) -> None:
         """Refuses epochs that end, or begin, in the middle of a pass over the data.
 
@@ -166,13 +181,13 @@ class Resume(keras.callbacks.Callback):
                 ours, name="resume/batches", process_set=process_set
             )
         for steps, count in everyones:
-            if count not in (None, math.inf, steps):
+            if count not in (None, steps):
                 raise ValueError(
                     "[RK512] "
                     "ring_keras.data.Resume cannot continue in data whose epochs are "
                     f"not whole passes. Received: steps_per_epoch={steps}, with data "
-                    f"of {count} batches. Leave steps_per_epoch out, or for shorter "
-                    "epochs take fewer batches: dataset.take(n)."
+                    f"of {count} batches. Leave steps_per_epoch and repeat() out, or "
+                    "for shorter epochs take fewer batches: dataset.take(n)."
                 )
 
     def _place(self, done: int) -> tuple[int, int]:

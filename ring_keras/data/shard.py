@@ -208,7 +208,7 @@ def _split(
                 "in %d of it is left, and no rank trains on the others. Call it once.",
                 process_set.size(),
             )
-        note_part(part)
+        note_part(part, process_set)
     return part, ours
 
 

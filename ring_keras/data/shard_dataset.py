@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.data.known_orders import require_known_order
 from ring_keras.data.passes import in_passes, passes_of
 from ring_keras.data.resume import Resume
 from ring_keras.data.shard_arrays import require_pair_or_triple
@@ -62,6 +63,7 @@ def shard_dataset(
         )
     order = DataOrder(what, counts_passes=resume is None)
     if resume is not None:
+        require_known_order(dataset)
         resume.at_epoch(order.set_epoch)
 
     def shuffled(pass_seed: tf.Tensor) -> tf.data.Dataset:

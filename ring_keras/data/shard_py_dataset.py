@@ -90,6 +90,7 @@ class _Part(keras.utils.PyDataset):
         )
         self.count_epochs = True
         self.is_given = False
+        self.changes_with_epochs = seed is not None
         self._data = data
         self._seed = seed
         self._remainder = remainder

@@ -87,7 +87,7 @@ def shard_tables(
         passes = passes_of(order, seed)
     part = in_passes(order, passes, rows.of_pass, len(share))
     if size > 1:
-        note_part(part)
+        note_part(part, process_set)
     return part
 
 

@@ -4,6 +4,7 @@ from .callback_lists import remove_progress_bar as remove_progress_bar
 from .datasets import data_server_port as data_server_port
 from .datasets import is_served_in_turn as is_served_in_turn
 from .datasets import keeps_batches as keeps_batches
+from .datasets import keeps_first_pass as keeps_first_pass
 from .datasets import reshuffles as reshuffles
 from .datasets import shuffle_seeds as shuffle_seeds
 from .datasets import stop_data_server as stop_data_server

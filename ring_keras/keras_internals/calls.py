@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from ring_keras.keras_internals.names import (
+    ADAPTER_SHUFFLES,
     CLASS_WEIGHT,
     DATA,
     EPOCH_ITERATOR,
@@ -97,6 +98,12 @@ class Run:
     def adapter(self) -> Any:
         """That in the iterator."""
         return getattr(self.epoch_iterator, "data_adapter", None)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether Keras itself shuffles: arrays, and the batches of a `PyDataset`."""
+        adapter = self.adapter
+        return any(bool(getattr(adapter, name, False)) for name in ADAPTER_SHUFFLES)
 
     def batch_count(self) -> int | float | None:
         """How many batches the data have, maybe infinitely many; None if unknown."""

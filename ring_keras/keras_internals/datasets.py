@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
+    CACHE_DATASET,
     CONSUMER_INDEX,
     IN_ORDER,
     ITEM_BY_ITEM_DATASETS,
@@ -20,6 +21,7 @@ __all__ = [
     "data_server_port",
     "is_served_in_turn",
     "keeps_batches",
+    "keeps_first_pass",
     "reshuffles",
     "shuffle_seeds",
     "stop_data_server",
@@ -53,6 +55,11 @@ def reshuffles(dataset: tf.data.Dataset) -> bool:
     if type(dataset).__name__ != SHUFFLE_DATASET:
         return False
     return bool(private(dataset, SHUFFLE_AGAIN))
+
+
+def keeps_first_pass(dataset: tf.data.Dataset) -> bool:
+    """Whether later passes give the items of the first one, in its order."""
+    return type(dataset).__name__ == CACHE_DATASET
 
 
 def keeps_batches(dataset: Any) -> bool:

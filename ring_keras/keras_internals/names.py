@@ -3,6 +3,7 @@
 __all__ = [
     "ADAM_MOMENTUM",
     "ADAM_VELOCITY",
+    "ADAPTER_SHUFFLES",
     "ADD_FROM_REFERENCE",
     "ADD_VARIABLE",
     "APPLY",
@@ -282,6 +283,8 @@ BATCH_DATASETS = frozenset(
     }
 )
 UNBATCH_DATASET = "_UnbatchDataset"
+# Of what Keras makes of arrays, and of a `PyDataset`: `fit`'s argument `shuffle`.
+ADAPTER_SHUFFLES = ("_shuffle", "shuffle")
 CACHE_DATASET = "CacheDataset"
 CACHE_FILE = "_filename"
 # Of one of a tf.data service.

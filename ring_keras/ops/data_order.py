@@ -37,6 +37,9 @@ class DataOrder:
             passes; then it can only be watched.
     """
 
+    changes_with_epochs = False
+    """Whether a pass changes where an epoch of Keras's ends within it."""
+
     def __init__(
         self, what: str, *, counts_passes: bool = True, is_given: bool = False
     ) -> None:

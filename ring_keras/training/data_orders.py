@@ -39,6 +39,29 @@ class DataOrders:
         """Whether each epoch is a pass, which is read as its steps are taken."""
         return not self._keeps_iterator
 
+    def require_whole_epochs(
+        self, batches: float | str | None, steps: int | None
+    ) -> None:
+        """Refuses epochs that end within data whose order changes with the epoch.
+
+        Args:
+            batches: How many the data have.
+            steps: How many steps an epoch has.
+
+        Raises:
+            ValueError: If so.
+        """
+        if self.follow_epochs or batches in (None, steps):
+            return
+        if any(order.changes_with_epochs for order in self._orders):
+            raise ValueError(
+                "[RK510] ring_keras.data.shard(seed=...) puts the batches of a "
+                "PyDataset in another order in each epoch. Received: steps_per_epoch="
+                f"{steps}, with {batches} batches: epochs would end within the data, "
+                "and some batches would be trained on twice, others never. Leave out "
+                "steps_per_epoch, or the seed."
+            )
+
     def begin_epoch(self, epoch: int) -> None:
         """Before its data begin to be read."""
         if self.follow_epochs or not self._has_begun:

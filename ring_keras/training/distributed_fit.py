@@ -14,6 +14,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import global_process_set, has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import layers_apart
+from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import require_common_orders
 from ring_keras.optimizers.common_variables import common_state, split_weights
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
@@ -43,7 +44,7 @@ from ring_keras.training.distributed_models import (
 from ring_keras.training.epoch_agreement import EpochAgreement
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.own_pace import OwnPace, takes_own_pace
-from ring_keras.training.parts import is_joined
+from ring_keras.training.parts import is_joined, warn_of_parts_of_others
 from ring_keras.training.sections import OthersWait, Sections
 from ring_keras.training.weight_check import WeightCheck
 
@@ -278,6 +279,11 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             if not self._have_met:
                 begin_together(self._process_set, parts_of(self.model))
+            if run is not None and not is_elastic():  # There the ranks change.
+                warn_of_parts_of_others(
+                    run.data, run.validation_data, self._process_set
+                )
+            self._orders.require_whole_epochs(batch_count, self.params.get("steps"))
             steps = self.sections.steps()
             if steps is not None:
                 self.params["steps"] = batch_count = steps

@@ -150,6 +150,63 @@ def test_epochs_that_are_not_whole_passes_are_refused_on_all_ranks(rank_pool, st
     assert said[0] == said[1]
 
 
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return tuple(array[4 * index : 4 * index + 4] for array in training.arrays())
+
+
+def lost_orders_worker():
+    """What each kind of data says that a new process would pass over in another way."""
+    resume = ring.data.Resume()
+    items = training.dataset(24)
+
+    def shard(data, **options):
+        return ring.data.shard(data, seed=1, resume=resume, **options)
+
+    datasets = {
+        "shuffled behind": shard(items).shuffle(9, seed=1).batch(2),
+        "shuffled before": ring.data.shard(items.shuffle(9, seed=1)).batch(2),
+        "unseeded": shard(items).shuffle(9, reshuffle_each_iteration=False).batch(2),
+        "cached": shard(items).cache().batch(2),
+        "endless": shard(items).batch(2).repeat(),
+        "by Keras": shard(Batches()),
+        "arrays": training.arrays()[0],
+    }
+    said = {}
+    for name, data in datasets.items():
+        model = training.compile_model(training.build(3), keras.optimizers.SGD(0.1))
+        options = {"steps_per_epoch": 3} if name == "endless" else {}
+        if name == "arrays":
+            options = {"y": training.arrays()[1]}
+        with pytest.raises(ValueError) as caught:
+            model.fit(data, callbacks=[resume], verbose=0, **options)
+        assert int(model.optimizer.iterations) == 0
+        said[name] = str(caught.value)
+    with pytest.raises(ValueError) as caught:
+        shard(items.shuffle(9, seed=1))
+    said["given"] = str(caught.value)
+    with pytest.raises(ValueError) as caught:
+        model.fit(shard(items).batch(2), callbacks=[resume], verbose=0, initial_epoch=1)
+    said["initial_epoch"] = str(caught.value)
+    return said
+
+
+def test_an_order_that_a_new_process_does_not_know_is_refused(rank_pool):
+    for said in rank_pool(2).run(lost_orders_worker):
+        assert all(text.startswith("[RK512]") for text in said.values()), said
+        assert "reshuffle_each_iteration=False" in said["shuffled behind"]
+        assert "Pass the seed to shard()" in said["shuffled before"]
+        assert "reshuffle_each_iteration=False" in said["unseeded"]
+        assert "keeps the first epoch's order" in said["cached"]
+        assert "whole passes" in said["endless"]
+        assert "shuffle=False" in said["by Keras"]
+        assert "shuffle=False" in said["arrays"]
+        assert "leave initial_epoch out" in said["initial_epoch"]
+
+
 class Restores(keras.callbacks.Callback):
     """Gives the first rank's model a number of steps, as a backup would."""
 
