@@ -1,5 +1,6 @@
 """Goes on with training in the middle of an epoch."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -156,6 +157,8 @@ class Resume(keras.callbacks.Callback):
                 "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
                 f"out of fit(). Received: initial_epoch={run.initial_epoch}"
             )
+        if self._messages is not None:  # They see to it themselves.
+            return
         if run.shuffles:
             raise ValueError(
                 "[RK512] "
@@ -181,7 +184,9 @@ class Resume(keras.callbacks.Callback):
                 ours, name="resume/batches", process_set=process_set
             )
         for steps, count in everyones:
-            if count not in (None, steps):
+            if count is None or (count == math.inf and self._messages is not None):
+                continue
+            if count != steps:
                 raise ValueError(
                     "[RK512] "
                     "ring_keras.data.Resume cannot continue in data whose epochs are "

@@ -33,10 +33,13 @@ def summed_losses(model: keras.Model) -> list[keras.losses.Loss]:
 def has_other_losses(model: keras.Model) -> bool:
     """Whether something that does not add up, as far as one can see, is added.
 
-    Known once the model has been called.
+    What layers add by `add_loss` is known once the model has been called.
     """
     others = [loss for loss in compiled_losses(model) if not _adds_up(loss)]
-    return bool(others or model.losses)
+    return bool(others or model.losses) or any(
+        getattr(layer, "activity_regularizer", None) is not None
+        for layer in model._flatten_layers()
+    )
 
 
 def batch_losses(model: keras.Model) -> list[str]:

@@ -20,6 +20,7 @@ from ring_keras.keras_internals.variables import variable_key
 __all__ = [
     "accumulates",
     "accumulators",
+    "awaits_optimizers",
     "clear_accumulators",
     "forget_state",
     "inner_optimizers",
@@ -62,6 +63,16 @@ def inner_optimizers(
     if inner is not None:
         return [inner]
     return list(optimizer.optimizers) if _is_multi_optimizer(optimizer) else []
+
+
+def awaits_optimizers(model: keras.Model) -> bool:
+    """Whether a function is to give it optimizers when it is built."""
+    waiting = optimizers_of(model)
+    return any(
+        _is_multi_optimizer(one) and not one.optimizers
+        for optimizer in waiting
+        for one in (optimizer, *inner_optimizers(optimizer))
+    )
 
 
 def trainable_variables(optimizer: keras.optimizers.Optimizer) -> Sequence[Any]:

@@ -14,7 +14,6 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import global_process_set, has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.layers.moving_statistics import layers_apart
-from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import require_common_orders
 from ring_keras.optimizers.common_variables import common_state, split_weights
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
@@ -279,7 +278,7 @@ class DistributedFit(keras.callbacks.Callback):
         if self._has_peers():
             if not self._have_met:
                 begin_together(self._process_set, parts_of(self.model))
-            if run is not None and not is_elastic():  # There the ranks change.
+            if run is not None:
                 warn_of_parts_of_others(
                     run.data, run.validation_data, self._process_set
                 )

@@ -17,15 +17,16 @@ from ring_keras import keras_internals as internals
 from ring_keras._causes import in_one_line
 from ring_keras.backends.common.framework import framework
 from ring_keras.backends.common.hook import (
-    GradientHook,
     hooks_of,
+    hooks_within,
     process_set_of,
     training_on_batch,
 )
 from ring_keras.backends.common.ranks_fit import RanksFit
+from ring_keras.errors import RingKerasError
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
-from ring_keras.job.topology import is_initialized
+from ring_keras.job.topology import is_initialized, size
 from ring_keras.states.written_files import file_of
 from ring_keras.training.calls_under_way import (
     CallUnderWay,
@@ -77,6 +78,8 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
             given = bound.arguments
             with RanksFit.around_another(model):
                 begin_together(process_set)
+                for hook in hooks_of(model):
+                    hook.begin_together()
                 with (
                     framework().fit(model, process_set, given) as ranks_fit,
                     _callbacks_of(given["callbacks"], ranks_fit, process_set) as listed,
@@ -102,6 +105,13 @@ def _ranks_of(model: keras.Model) -> ProcessSet | None:
     Raises:
         NotInitializedError: If it has a distributed optimizer, and there is no job.
     """
+    if internals.awaits_optimizers(model) and is_initialized() and size() > 1:
+        raise RingKerasError(
+            f"[RK660] the optimizers of model '{model.name}' are known when it is "
+            "built: its MultiOptimizer gets them from a function. Build it before "
+            "fit(): model.build(shape), then model.optimizer.build("
+            "model.trainable_variables)."
+        )
     if not hooks_of(model):
         return None
     current_job()  # Its first step would raise, and leave no weights on JAX.
@@ -224,7 +234,7 @@ def _of_all_gradients(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def check_finite(optimizer: Any, gradients: Any) -> Any:
         finite = method(optimizer, gradients)
-        hook = GradientHook.of(optimizer.inner_optimizer)
-        return finite if hook is None else hook.finite_everywhere(finite)
+        hooks = hooks_within([optimizer.inner_optimizer])
+        return hooks[0].finite_everywhere(finite) if hooks else finite
 
     return check_finite

@@ -26,6 +26,7 @@ __all__ = [
     "common_state",
     "common_weights",
     "hooks_of",
+    "hooks_within",
     "process_set_of",
     "training_on_batch",
 ]
@@ -71,6 +72,11 @@ class GradientHook:
         optimizer = self._own()
         internals.replace(optimizer, internals.BACKEND_APPLY_GRADIENTS, self._apply)
         internals.replace(optimizer, internals.CLIP_GRADIENTS, self._clip)
+
+    def begin_together(self) -> None:
+        """All ranks begin to train by it, before one of them may fail in a step."""
+        if has_peers(self.options.process_set):
+            self._reducer.begin()
 
     def finite_everywhere(self, finite: Any) -> Any:
         """Whether a loss-scaled step is an update: as one process would decide it.
@@ -233,7 +239,14 @@ def common_state(optimizers: Iterable[keras.optimizers.Optimizer]) -> list[Any]:
 
 def hooks_of(model: keras.Model) -> list[GradientHook]:
     """Those of a model's optimizers, and of optimizers inside of these."""
-    waiting = list(internals.optimizers_of(model))
+    return hooks_within(internals.optimizers_of(model))
+
+
+def hooks_within(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> list[GradientHook]:
+    """Those of optimizers, and of what is inside of these."""
+    waiting = list(optimizers)
     found = []
     for optimizer in waiting:
         hook = GradientHook.of(optimizer)

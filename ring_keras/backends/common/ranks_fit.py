@@ -104,9 +104,18 @@ class RanksFit(keras.callbacks.Callback):
     @classmethod
     @contextlib.contextmanager
     def around_batch(
-        cls, model: keras.Model, *args: Any, **kwargs: Any
+        cls,
+        model: keras.Model,
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        *others: Any,
+        **more: Any,
     ) -> Iterator[None]:
-        """In it `train_on_batch` of these arguments runs."""
+        """In it `train_on_batch` of these arguments runs. Before, ranks begin alike."""
+        internals.build_on_batch(model, (x, y, sample_weight))
+        for hook in hooks_of(model):
+            hook.take_first_ranks(model.trainable_weights, has_gradients=False)
         yield
 
     def __enter__(self) -> RanksFit:

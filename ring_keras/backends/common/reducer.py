@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,12 @@ from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["Options", "Reducer"]
 
-# Optimizers have numbers, in the order in which they first reduce: of two with
+# By process set, whose ranks alone count: optimizers have numbers, in the order in
+# which a `fit` begins with them, or else in which they first reduce. Of two with
 # gradients of the same shapes each meets its own.
-_numbers: PerJob[Iterator[int]] = PerJob(itertools.count)
+_numbers: PerJob[defaultdict[int, Iterator[int]]] = PerJob(
+    lambda: defaultdict(itertools.count)
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Reducer(abc.ABC):
         job = current_job()
         if job is not self._job:
             self._job = job
-            self._number = next(_numbers.of(job))
+            self._number = next(_numbers.of(job)[self.options.process_set.key()])
             self._plans.clear()
         return f"keras/{self._number}"
 

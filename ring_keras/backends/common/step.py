@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
@@ -15,7 +15,13 @@ from ring_keras.config import keras_backend
 from ring_keras.errors import RingKerasError
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["Step", "current_step", "example_count", "step_of"]
+__all__ = [
+    "Step",
+    "current_step",
+    "example_count",
+    "refuse_other_losses",
+    "step_of",
+]
 
 
 @dataclass(frozen=True)
@@ -73,14 +79,23 @@ def step_of(model: keras.Model, batch: Any) -> contextlib.AbstractContextManager
     """
     if internals.summed_losses(model):
         if internals.has_other_losses(model):
-            raise RingKerasError(
-                f"[RK603] A loss of model '{model.name}' adds up its batch "
-                "(reduction='sum' or None), and another one, or a regularizer, does "
-                f"not. With Keras's back end {keras_backend().name} the gradients of "
-                "both cannot be those of one process: use one reduction for all."
-            )
+            refuse_other_losses(model)
         return _taken(Step(adds_up=True))
     return _taken(Step(_weight_of(model, batch)))
+
+
+def refuse_other_losses(model: keras.Model) -> NoReturn:
+    """What is added to a loss that adds up, and does not itself.
+
+    Raises:
+        RingKerasError: Always.
+    """
+    raise RingKerasError(
+        f"[RK603] A loss of model '{model.name}' adds up its batch (reduction='sum' or "
+        "None), and another one, or a regularizer, does not. With Keras's back end "
+        f"{keras_backend().name} the gradients of both cannot be those of one process: "
+        "use one reduction for all."
+    )
 
 
 def _weight_of(model: keras.Model, batch: Any) -> Any:

@@ -14,7 +14,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.backends.common.hook import hooks_of
 from ring_keras.backends.common.ranks_fit import RanksFit
-from ring_keras.backends.common.step import step_of
+from ring_keras.backends.common.step import current_step, refuse_other_losses, step_of
 from ring_keras.errors import RingKerasError, translated
 from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
@@ -33,20 +33,11 @@ class JaxFit(RanksFit):
     @classmethod
     @contextlib.contextmanager
     def around_batch(
-        cls,
-        model: keras.Model,
-        x: Any = None,
-        y: Any = None,
-        sample_weight: Any = None,
-        *others: Any,
-        **more: Any,
+        cls, model: keras.Model, *args: Any, **kwargs: Any
     ) -> Iterator[None]:
         """Begins alike before JAX takes the weights."""
         _require_values(model)
-        internals.build_on_batch(model, (x, y, sample_weight))
-        for hook in hooks_of(model):
-            hook.take_first_ranks(model.trainable_weights, has_gradients=False)
-        with translated():
+        with super().around_batch(model, *args, **kwargs), translated():
             yield
             # Keras leaves an error to who reads a value.
             jax.block_until_ready([one.value for one in model.variables])
@@ -168,6 +159,32 @@ def _traced_for(model: keras.Model) -> Any:
     return current_job(), [hook.options for hook in hooks]
 
 
+@contextlib.contextmanager
+def _added_losses_refused(model: keras.Model) -> Iterator[None]:
+    """In it its `train_step` runs: JAX has no losses of layers but within that.
+
+    Raises:
+        RingKerasError: If there are any, beside a loss that adds up.
+    """
+    if not current_step().adds_up:
+        yield
+        return
+    stateless_call = model.stateless_call
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        found = stateless_call(*args, **kwargs)
+        if kwargs.get("return_losses") and found[-1]:
+            refuse_other_losses(model)
+        return found
+
+    # An attribute would be Keras's, too.
+    internals.replace(model, "stateless_call", call)
+    try:
+        yield
+    finally:
+        internals.restore(model, "stateless_call")
+
+
 def _counting(model: keras.Model) -> Callable[..., Any]:
     """Its `train_step`, with this rank's weight in it; a new function each time.
 
@@ -179,7 +196,7 @@ def _counting(model: keras.Model) -> Callable[..., Any]:
     def counted_step(state: Any, data: Any) -> Any:
         trained = of()
         assert trained is not None
-        with step_of(trained, data):
+        with step_of(trained, data), _added_losses_refused(trained):
             return train_step(state, data)
 
     def step(state: Any, data: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import torch
 
+from ring_keras import keras_internals as internals
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.step import step_of
 from ring_keras.backends.torch.buffers import (
@@ -29,6 +30,26 @@ class TorchFit(RanksFit):
     ) -> None:
         super().__init__(model, process_set, given)
         self._random: torch.Tensor | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def around_batch(
+        cls, model: keras.Model, *args: Any, **kwargs: Any
+    ) -> Iterator[None]:
+        """Its step counts as one of `fit` does."""
+        with super().around_batch(model, *args, **kwargs):
+            model.make_train_function()
+            train_function = internals.train_function(model)
+
+            def counted(data: Any) -> Any:
+                with step_of(model, data[0]):
+                    return train_function(data)
+
+            model.train_function = counted
+            try:
+                yield
+            finally:
+                model.train_function = train_function
 
     def take_modules_state(self) -> None:
         """Buffers, and from what this rank's modules draw."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -29,10 +30,12 @@ class GradientError(RingKerasError, AssertionError):
     """An optimizer was used so that its gradients would be none that were averaged."""
 
 
-# Optimizers have numbers: of several with parameters of the same names and shapes each
-# meets its own, as all ranks make them in one order. Ranks that come to an elastic job
-# later make theirs in that job, so each job counts anew.
-_numbers: PerJob[Iterator[int]] = PerJob(itertools.count)
+# Optimizers of a process set have numbers: of several with parameters of the same names
+# and shapes each meets its own, as its ranks make them in one order. Ranks that come to
+# an elastic job later make theirs in that job, so each job counts anew.
+_numbers: PerJob[defaultdict[int, Iterator[int]]] = PerJob(
+    lambda: defaultdict(itertools.count)
+)
 
 
 @dataclass(eq=False)
@@ -95,7 +98,7 @@ class GradientReducer:
         self._job = current_job()
         self._is_replaced = False
         self._take_over()
-        self._number = next(_numbers.of(self._job))
+        self._number = next(_numbers.of(self._job)[reduction.process_set.key()])
         _reducers.add(self)
         self._plan(self._trainable())
         weakref.finalize(self, _remove, self._hooks).atexit = False

@@ -372,6 +372,9 @@ def corners_worker():
         member.load_state_dict(member.state_dict())
     mine = (1 + size) / 2 if pair.included() else rank + 1
     assert own.item() == -2 * mine and steps == [mine] * 2
+    if pair.included():  # Nobody else has to make one.
+        more = torch.nn.Parameter(torch.zeros(1))
+        hvd.DistributedOptimizer(torch.optim.SGD([more], 1.0), process_set=pair)
     # Ranks that reduce something else hear of it, on all of them.
     a, b = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     pairs = [("a", a), ("b", b)] if rank else [("b", a), ("a", b)]
