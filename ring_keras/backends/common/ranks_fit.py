@@ -78,7 +78,7 @@ class RanksFit(keras.callbacks.Callback):
         self._reports_all = True
         self._has_same_data = False
         self._epochs = 0
-        self._steps = 0
+        self._steps = self._compared = 0
         self._said: set[str] = set()
         self._train_function: Callable[..., Any] | None = None
 
@@ -354,7 +354,9 @@ class RanksFit(keras.callbacks.Callback):
     ) -> None:
         """Compares weights, if that is asked for."""
         every = current_job().config.check_steps
-        if every and self._steps % every == 0:
+        # An execution may have gone past the step.
+        if every and self._steps // every > self._compared // every:
+            self._compared = self._steps
             self.bring_values()
             require_all_there(self._process_set)
             self._require_one_model(
@@ -428,6 +430,8 @@ class RanksFit(keras.callbacks.Callback):
         # Which steps change on each rank, by its data.
         state = [v for v in common if of_layers and id(v) not in by_optimizer]
         trained = [v for v in common if id(v) in by_optimizer] if when else []
+        if not of_layers:
+            trained += common_state(internals.optimizers_of(model))
         if not state and not trained:
             return
         digests = all_digests([*state, *trained], "fit/weights", self._process_set)

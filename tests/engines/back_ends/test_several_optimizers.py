@@ -167,3 +167,31 @@ def beside_a_sum_worker():
 def test_what_is_added_beside_a_sum_is_refused():
     for text in ranks(beside_a_sum_worker, 2):
         assert text.startswith("[RK603]"), text
+
+
+def drift_worker():
+    """What only the optimizer keeps comes to differ on one rank."""
+    ring = begin()
+    import keras
+
+    class Drifts(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if ring.rank() == 1:
+                self.model.optimizer.iterations.assign_add(5)
+
+    x, y = own_data(ring)
+    model = build(keras)
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    per_execution = 1 if keras.backend.backend() == "torch" else 3
+    model.compile(optimizer, "mse", steps_per_execution=per_execution)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        model.fit(x, y, batch_size=2, verbose=0, callbacks=[Drifts()])
+    return per_execution, str(caught.value)
+
+
+def test_checks_of_steps_see_the_optimizer_and_whole_executions():
+    found = ranks(drift_worker, 2, env={"RING_KERAS_CHECK_STEPS": "4"})
+
+    for per_execution, text in found:
+        steps = 4 if per_execution == 1 else 6
+        assert "iteration" in text and f"{steps} steps after its beginning" in text
