@@ -6,6 +6,7 @@ standard input and output: see docs/design/0018-hosts.md.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import platform
@@ -22,7 +23,8 @@ from ring_keras._libraries import build_problem
 from ring_keras._version import __version__
 from ring_keras.config import inherited_environment, is_slurm_task
 from ring_keras.launch.addresses import reached_addresses
-from ring_keras.launch.connection import Connection
+from ring_keras.launch.agent_door import AgentDoor, part_with
+from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, Connection
 from ring_keras.launch.doctor.agent_side import HostProgram
 from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.environment import (
@@ -33,11 +35,12 @@ from ring_keras.launch.environment import (
 )
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.frames import GREETING, Message, Output, ProtocolError, field
-from ring_keras.launch.guard import RANKS_SIGNALS, run_guarded
+from ring_keras.launch.guard import RANKS_SIGNALS, keep_from_above, run_guarded
 from ring_keras.launch.local_crew import HostJob, LocalCrew, RankOutput
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
+from ring_keras.launch.rank_keeper import RankKeeper
 from ring_keras.launch.reports import ReportPipe
 from ring_keras.launch.workers import Worker, signal_name
 from ring_keras.network.addresses import own_addresses
@@ -62,8 +65,27 @@ class AgentOutput(RankOutput, Protocol):
         """Nobody takes it any more: ranks must not wait for that."""
 
 
+class _Line:
+    """What comes from one launcher, while it is the one that the agent serves."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def take(self, message: Message) -> None:
+        """Takes what it says."""
+        if self._agent.line is self:
+            self._agent.take(message)
+
+    def note_end(self, reason: str) -> None:
+        """It is gone."""
+        if self._agent.line is self:
+            self._agent.note_end_of_line(reason)
+
+
 class Agent:
     """One host's ranks, until the launcher or the line to it is gone.
+
+    Or, where the job has a card, until no other launcher has come in its place.
 
     By default the plan says all, and the launcher shows what ranks print.
 
@@ -83,7 +105,11 @@ class Agent:
         """When what is left will be killed; None until ranks are told to end."""
         self.finishing = False
         """Whether the ranks of all hosts have ended."""
+        self.line: _Line | None = None
+        """To the launcher that is served; None: there can be one only."""
         self._directory = directory
+        self._forwarded: ForwardedOutput | None = None
+        self._keeper: RankKeeper | None = None
         self._crew: LocalCrew | None = None
         self._tells: dict[int, Tell] = {}
         self._doctor: HostProgram | None = None
@@ -97,8 +123,10 @@ class Agent:
             connect: Makes the connection.
             came: What the launcher has said so far.
         """
-        self.connection = connect(self.loop, self.take, self.end_ranks)
-        self.output = ForwardedOutput(self.loop, self.connection)
+        self.line = _Line(self)
+        self.connection = connect(self.loop, self.line.take, self.line.note_end)
+        self._forwarded = ForwardedOutput(self.loop, self.connection)
+        self.output = self._forwarded
         self.connection.send_raw(GREETING)
         self.connection.send(hello())
         self.connection.take(came)
@@ -131,8 +159,10 @@ class Agent:
         elif message["type"] == "add":
             self._add(field(message, "rank", int), field(message, "size", int))
         elif message["type"] == "tell":
-            answer = field(message, "message", dict)
-            self._tells.get(field(message, "rank", int), _drop)(answer)
+            rank, answer = field(message, "rank", int), field(message, "message", dict)
+            if self._keeper is not None:
+                self._keeper.note_answer(rank, answer)
+            self._tells.get(rank, _drop)(answer)
         elif message["type"] == "signal":
             rank, number = field(message, "rank", int), field(message, "number", int)
             for worker in self.workers():
@@ -150,8 +180,12 @@ class Agent:
             self._doctor.ask(field(message, "question", dict))
         elif message["type"] == "written":
             self.output.written(field(message, "nbytes", int))
+        elif message["type"] == "dismiss":
+            self.end_ranks("the job is over")
         elif message["type"] == "finish":
             self.finishing = True
+            if self._keeper is not None:
+                self._keeper.door.is_shut = True
             if self._crew is not None:
                 self._crew.finish()
         else:
@@ -206,9 +240,19 @@ class Agent:
             for worker in self.workers():
                 worker.pass_on(number)
 
+    def note_end_of_line(self, reason: str) -> None:
+        """The launcher is gone; if another one may come, ranks wait for it."""
+        if self._keeper is None or self.finishing or self.kill_at is not None:
+            self.end_ranks(reason)
+            return
+        say(f"the launcher was lost: {reason}; the ranks of this host wait for another")
+        self._keeper.begin_outage()
+
     def end_ranks(self, reason: str) -> None:
         """What the launcher would do, now that it cannot."""
         self.output.drop()
+        if self._keeper is not None:
+            self._keeper.door.is_shut = True
         if self.kill_at is not None or self.finishing:
             self.kill_at = time.monotonic()
             return
@@ -266,11 +310,39 @@ class Agent:
             self._crew.on_join = self._note_join
         try:
             self._crew.start(field(message, "store_address", str))
+            if "term" in message:
+                self._keep_ranks(message)
         except OSError as error:
             self._refuse(f"cannot start the ranks: {error}")
             return
         for worker in self._crew.workers:
             self._note_start(worker)
+
+    def _keep_ranks(self, message: dict[str, Any]) -> None:
+        """From now on they outlive the launcher."""
+        assert self._forwarded is not None
+        door = AgentDoor(
+            self.loop,
+            field(message, "launcher", str),
+            bytes.fromhex(self.token(message)),
+            field(message, "term", int),
+            hello(),
+            self._serve_next,
+        )
+        outage_s = field(self.plan, "silence_s", float) + BEYOND_HEARTBEAT_S
+        self._keeper = RankKeeper(
+            *(self.loop, self._forwarded, door, self.workers, outage_s, self.end_ranks)
+        )
+        self.connection.send({"type": "door", "address": door.address})
+
+    def _serve_next(self, connection: Connection, term: int) -> _Line:
+        """Somebody takes the job over; whoever had it is told so."""
+        assert self._keeper is not None
+        part_with(self.loop, self.connection, {"type": "superseded", "term": term})
+        connection.silence_s = field(self.plan, "silence_s", float)
+        self.connection, self.line = connection, _Line(self)
+        self._keeper.end_outage(connection)
+        return self.line
 
     def _add(self, number: int, size: int) -> None:
         if self._crew is None or self._crew.on_join is None:
@@ -284,6 +356,8 @@ class Agent:
 
     def _note_join(self, number: int, has_state: bool, tell: Tell) -> None:
         self._tells[number] = tell
+        if self._keeper is not None:
+            self._keeper.note_join(number, has_state)
         self.connection.send({"type": "join", "rank": number, "has_state": has_state})
 
     def _note_start(self, worker: Worker) -> None:
@@ -357,6 +431,14 @@ def _environment(plan: dict[str, Any]) -> Mapping[str, str]:
 
 def main() -> int:
     """Runs the agent of a launcher at standard input and output."""
+    parser = argparse.ArgumentParser(prog="python -m ring_keras.launch.agent")
+    parser.add_argument(
+        "--kept",
+        action="store_true",
+        help="do not end with the launcher: keep the ranks for the next one",
+    )
+    if parser.parse_args().kept:
+        keep_from_above()
     # What this process or a library prints must not fall between the frames.
     read_fd, write_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -38,6 +38,21 @@ class ForwardedOutput:
         """Whether all ranks have closed their output, and it has been sent."""
         return not self._streams
 
+    def open_streams(self, rank: int) -> list[str]:
+        """Which of a rank's streams have not been sent to their ends."""
+        return [name for owner, name in self._streams.values() if owner == rank]
+
+    def hold(self) -> None:
+        """There is no launcher: what ranks print waits in their pipes."""
+        self._room = 0
+        self._listen()
+
+    def go_on(self, connection: Connection) -> None:
+        """There is another one, which has got nothing yet."""
+        self._connection = connection
+        self._room = WINDOW_NBYTES
+        self._listen()
+
     def written(self, nbytes: int) -> None:
         """The launcher has written so much: as much more may come."""
         self._room += nbytes

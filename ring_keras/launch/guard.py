@@ -5,6 +5,9 @@ launcher is its child and does the work. Both are subreapers, so every process
 that a rank starts, even one that leaves its session, stays below them. If the
 launcher dies, the front kills what is left; if the front dies, the launcher
 does. If both die at once, the kernel kills the ranks themselves (exec_rank.py).
+
+The one exception are agents that keep their ranks for another launcher: see
+`keep_from_above`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+
+# A command of this name, and what is below it, ends by itself.
+_KEPT = b"ringrun-kept"
 
 # They are for the ranks: a scheduler's warning that the time is nearly up, or what
 # the user's script takes them for.
@@ -50,7 +57,9 @@ class Ended(NamedTuple):
 
 
 def run_guarded(
-    launcher: Callable[[int, Path], int], what: str = "launcher process"
+    launcher: Callable[[int, Path], int],
+    what: str = "launcher process",
+    then: str = "the ranks were killed",
 ) -> int:
     """Runs `launcher` in a child process, and leaves nothing behind.
 
@@ -61,6 +70,7 @@ def run_guarded(
             has died, and a directory of its own that is removed in the end.
             Runs with `FORWARDED_SIGNALS` blocked, until it unblocks them.
         what: How a message calls it.
+        then: What has happened once it was killed.
 
     Returns:
         What `launcher` returned, or 128 plus the signal that killed it; 1, once that
@@ -81,7 +91,7 @@ def run_guarded(
             os.close(alive_write)
             _be_launcher(launcher, alive_read, directory)
         os.close(alive_read)
-        return _be_front(launcher_pid, what)
+        return _be_front(launcher_pid, what, then)
     finally:
         remove_directory(directory)
 
@@ -169,7 +179,7 @@ def _be_launcher(
             os._exit(status)
 
 
-def _be_front(launcher_pid: int, what: str) -> int:
+def _be_front(launcher_pid: int, what: str, then: str) -> int:
     def forward(number: int, _frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(launcher_pid, number)
@@ -192,7 +202,7 @@ def _be_front(launcher_pid: int, what: str) -> int:
     if code >= 0:
         return code
     name = signal.Signals(-code).name
-    text = f"ringrun: its {what} was killed by {name}; the ranks were killed"
+    text = f"ringrun: its {what} was killed by {name}; {then}"
     print(text, file=sys.stderr)
     return 128 - code
 
@@ -206,14 +216,28 @@ def _private_directory() -> Path:
 
 def become_subreaper() -> None:
     """Processes that lose their parent below this one become its children."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def keep_from_above() -> None:
+    """The processes above this one end without it, and what is below it.
+
+    Those that it forks are kept, too; those that execute a program are not.
+    """
+    with contextlib.suppress(PermissionError):  # It leads its group already.
+        os.setsid()
+    _prctl(PR_SET_NAME, _KEPT)
+
+
+def _prctl(option: int, value: int | bytes) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if libc.prctl(option, value, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"prctl: {os.strerror(error)}")
 
 
 def _descendants(ancestor: int) -> Iterator[int]:
-    """Live processes below `ancestor`."""
+    """Live processes below `ancestor`, but for those that are kept from above."""
     children: dict[int, list[int]] = {}
     zombies = set()
     for entry in Path("/proc").iterdir():
@@ -221,7 +245,10 @@ def _descendants(ancestor: int) -> Iterator[int]:
             continue
         with contextlib.suppress(OSError):
             # The command's name, in parentheses, may hold anything.
-            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            head, _, rest = (entry / "stat").read_bytes().rpartition(b")")
+            if head.endswith(b"(" + _KEPT):
+                continue
+            fields = rest.split()
             pid, state, parent = int(entry.name), fields[0], int(fields[1])
             children.setdefault(parent, []).append(pid)
             if state == b"Z":
