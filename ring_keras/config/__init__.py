@@ -29,6 +29,7 @@ from ring_keras.config.slurm import expand_counts, expand_nodes
 from ring_keras.config.surroundings import (
     cache_directory,
     inherited_environment,
+    replace_environment,
     threads_of_rank,
 )
 from ring_keras.config.token import read_token
@@ -49,6 +50,7 @@ __all__ = [
     "keras_backend",
     "prefer_keras_backend",
     "read_token",
+    "replace_environment",
     "scheduled_rank",
     "settle_keras_backend",
     "share_openssl",

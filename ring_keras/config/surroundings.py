@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["cache_directory", "inherited_environment", "threads_of_rank"]
+__all__ = [
+    "cache_directory",
+    "inherited_environment",
+    "replace_environment",
+    "threads_of_rank",
+]
 
 
 def cache_directory() -> Path | None:
@@ -26,6 +32,12 @@ def cache_directory() -> Path | None:
 def inherited_environment() -> dict[str, str]:
     """A copy of this process's environment, for processes it starts."""
     return dict(os.environ)
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Gives this process another one, as if it had been started in that."""
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def threads_of_rank() -> int | None:

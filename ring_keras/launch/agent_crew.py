@@ -9,12 +9,16 @@ from dataclasses import asdict
 from typing import Any
 
 from ring_keras.launch.agent_line import AgentLine
+from ring_keras.launch.card import CardAgent
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import Desk
+from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.frames import Message, Output, ProtocolError, field
+from ring_keras.launch.last_generation import Found
 from ring_keras.launch.output import STREAMS
 from ring_keras.launch.places import Place
 from ring_keras.launch.reports import checked
+from ring_keras.launch.tenure import Tenure
 from ring_keras.launch.workers import Worker
 
 __all__ = ["AgentCrew"]
@@ -38,6 +42,10 @@ class AgentCrew(Crew):
         """Which addresses it reached; None until its ranks can be started."""
         self.addresses: list[str] = []
         """Its host's own, as far as it has said so."""
+        self.taken_over = False
+        """Whether it has said whose ranks another launcher has left with it."""
+        self._dismissed = False
+        self._tenure: Tenure | None = None  # Where it is on the card.
         self._desk = desk
         line.on_message = self.take
         line.on_lost = self._lose_ranks
@@ -60,6 +68,23 @@ class AgentCrew(Crew):
     def done(self) -> bool:
         """Whether the agent is gone."""
         return self.gone is not None
+
+    @property
+    def parted(self) -> bool:
+        """Its ranks, if there are any, must not be kept for another launcher."""
+        return not self._dismissed or self.gone is not None
+
+    def dismiss(self, exit_code: int, message: str | None) -> None:
+        """Its ranks end now, at the latest."""
+        super().dismiss(exit_code, message)
+        keeps = self.started and self._desk.options.tenure is not None
+        if keeps and self.gone is None:
+            self._dismissed = True
+            self.line.send({"type": "dismiss"})
+
+    def take_over(self, term: int) -> None:
+        """Asks the agent to serve this launcher, which is the job's next."""
+        self.line.send({"type": "take_over", "term": term})
 
     def prepare(self, places: Sequence[Place], **plan: Any) -> None:
         """Asks whether ranks could be started at these places."""
@@ -90,6 +115,7 @@ class AgentCrew(Crew):
                 "store_address": store_address,
                 "reports": self._desk.watch.report_pipe is not None,
                 **self.secrets(),
+                **self._terms(),
             }
         )
 
@@ -102,6 +128,13 @@ class AgentCrew(Crew):
     def secrets(self) -> dict[str, str]:
         """What the agent learns last, and from here alone: the job's secret."""
         return {"token": self._desk.token.hex()}
+
+    def _terms(self) -> dict[str, Any]:
+        """What it must know if it shall keep its ranks for another launcher."""
+        tenure = self._desk.options.tenure
+        if tenure is None:
+            return {}
+        return {"term": tenure.term, "launcher": tenure.launcher_host}
 
     def expect_output(self, rank: int) -> None:
         """A rank will be started, and the agent will bring its output."""
@@ -135,6 +168,17 @@ class AgentCrew(Crew):
             self.addresses = field(message, "addresses", list)
         elif message["type"] == "refused":
             self.line.lose(field(message, "why", str))
+        elif message["type"] == "door" and self._desk.options.tenure is not None:
+            self._tenure = self._desk.options.tenure
+            address = field(message, "address", str)
+            self._tenure.add(CardAgent(self.name, self.slots, address))
+        elif message["type"] == "holds":
+            for process in field(message, "processes", list):
+                self._find(process)
+            self._tenure = self._desk.options.tenure
+            self.started = self.taken_over = True
+        elif message["type"] == "superseded":
+            self._desk.on_superseded(field(message, "term", int))
         elif message["type"] == "started":
             worker = self._worker(field(message, "rank", int))
             worker.pid = field(message, "pid", int)
@@ -177,14 +221,37 @@ class AgentCrew(Crew):
     def _deliver(self, rank: int, number: int) -> None:
         self.line.send({"type": "signal", "rank": rank, "number": int(number)})
 
-    def _note_join(self, number: int, message: dict[str, Any]) -> None:
-        if self.on_join is None or all(w.rank != number for w in self.workers):
-            raise ProtocolError(f"it has no process {number}")
+    def _find(self, process: dict[str, Any]) -> None:
+        """Takes what it says of one that another launcher has started."""
+        number = field(process, "number", int)
+        worker = Worker(number, self.name, functools.partial(self._deliver, number))
+        worker.pid = field(process, "pid", int)
+        worker.told_to_stop = field(process, "told_to_stop", bool)
+        if process["returncode"] is not None:
+            worker.end(field(process, "returncode", int), field(process, "remark", str))
+        self.workers.append(worker)
+        if process["open"]:
+            self.expect_output(number)
+            for stream in set(STREAMS).difference(process["open"]):
+                self._desk.output.feed(number, stream, b"", lambda _nbytes: None)
+        tell = self._tell_of(number)
+        self.found.append(Found(worker, tell, process["asks"], process["place"]))
 
+    def _tell_of(self, number: int) -> Tell:
         def tell(answer: dict[str, Any]) -> None:
             self.line.send({"type": "tell", "rank": number, "message": answer})
 
-        self.on_join(number, field(message, "has_state", bool), tell)
+        return tell
+
+    def _note_join(self, number: int, message: dict[str, Any]) -> None:
+        has_state = field(message, "has_state", bool)
+        found = [one for one in self.found if one.worker.rank == number]
+        if self.on_join is not None and any(w.rank == number for w in self.workers):
+            self.on_join(number, has_state, self._tell_of(number))
+        elif found and self.on_join is None:
+            found[0].asks = has_state  # Those who will answer look for it soon.
+        else:
+            raise ProtocolError(f"it has no process {number}")
 
     def _note_written(self, nbytes: int) -> None:
         """From the output's thread."""
@@ -193,6 +260,8 @@ class AgentCrew(Crew):
             self._desk.loop.call_soon(lambda: self.line.send(written))
 
     def _lose_ranks(self) -> None:
+        if self._tenure is not None:
+            self._tenure.drop(self.name)
         for worker in self.workers:
             if worker.running:
                 worker.lose(f"{self.title} was lost: {self.gone}")

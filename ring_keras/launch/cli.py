@@ -24,6 +24,7 @@ from ring_keras.launch import (
     horovodrun,
     host_options,
     rank_counts,
+    take_over_options,
     watch_options,
 )
 from ring_keras.launch.check_build import check_build
@@ -47,8 +48,9 @@ from ring_keras.launch.node_agent import NodeAgent
 from ring_keras.launch.nodes import NodeOptions, nodes_that_come
 from ring_keras.launch.output import say, to_reader
 from ring_keras.launch.places import places_of
-from ring_keras.launch.source import this_host
+from ring_keras.launch.source import LOOPBACK, this_host
 from ring_keras.launch.ssh_hosts import HostsJob, RankCommand, ssh_hosts
+from ring_keras.launch.taken_hosts import taken_hosts
 from ring_keras.launch.tools import describe_tools
 
 _DESCRIPTION = """\
@@ -91,6 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         or options.explain is not None
     ):
         return to_reader(lambda: _answer(parser, options))
+    if options.take_over is not None:
+        found = take_over_options.taken_over(parser, options)
+        if isinstance(found, int):
+            return found
+        options = found
+    elif options.ends_job:
+        parser.error("--end needs --take-over FILE, the card of a job")
     if options.json and not options.check_build:
         parser.error("--json needs --check-build")
     rank_counts.settle(parser, options)
@@ -107,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if not options.command:
         parser.error("a command is required, such as: python train.py")
-    code = _run_job(parser, options, hosts, nodes)
+    code = _run_job(parser, options, hosts, nodes, arguments)
     is_first = nodes is None or nodes.rank == 0
     if options.timeline is not None and is_first and not options.dry_run:
         watch_options.merge_timeline(options.timeline)
@@ -119,12 +128,14 @@ def _run_job(
     options: argparse.Namespace,
     hosts: list[Host] | None,
     nodes: NodeOptions | None,
+    arguments: Sequence[str] | None,
 ) -> int:
     """Runs a job on these hosts, or this one's part of it; None: on this one alone."""
     command, inherited = options.command, environment_for_ranks()
     chosen = _chosen(options)
     # All nodes of a job must have the same, and each asks for itself.
-    chosen |= hash_seed(inherited | chosen, None if nodes is None else nodes.token)
+    seed = hash_seed(inherited | chosen, None if nodes is None else nodes.token)
+    chosen |= seed
     added = added_variables(
         size=options.size,
         inherited=inherited,
@@ -170,6 +181,15 @@ def _run_job(
                 options.size, hosts, ssh, command, shown(added), shown(chosen)
             )
         )
+    tenure = take_over_options.check(
+        parser,
+        options,
+        arguments=arguments,
+        added=seed,
+        hosts=hosts,
+        ssh=ssh,
+        by_node=nodes is not None,
+    )
     launch = LaunchOptions(
         grace_period_s=options.grace_period_s,
         output_directory=_output_directory(parser, options.output_dir),
@@ -183,6 +203,7 @@ def _run_job(
         heartbeat_s=config.heartbeat_s(elastic=elastic is not None),
         all_silent_s=config.heartbeat_s(),
         elastic=elastic,
+        tenure=tenure,
     )
     if options.verbose:
         for name, value in shown(added if hosts is None else chosen).items():
@@ -201,6 +222,12 @@ def _run_job(
             elastic="" if elastic is None else elastic.shared,
         )
         return _run_node(launch, node, job)
+    launcher_address, then = options.launcher_address, "the ranks were killed"
+    if tenure is not None:
+        ssh = dataclasses.replace(ssh, kept=True)
+        then = f"its ranks wait for another: ringrun --take-over {tenure.path}"
+        if hosts is None:
+            hosts, launcher_address = take_over_options.hosts_of(options), LOOPBACK
     if hosts is None:
         source = this_host(options.size, job, options.slots_here)
     else:
@@ -213,11 +240,14 @@ def _run_job(
             bind_to_cores=bind_to_cores,
         )
         interfaces = config.interfaces or ()
-        source = ssh_hosts(
-            HostsJob(hosts, plan, ssh, options.launcher_address, interfaces)
-        )
+        hosts_job = HostsJob(hosts, plan, ssh, launcher_address, interfaces)
+        source = ssh_hosts(hosts_job)
+        if tenure is not None and tenure.taken_over:
+            source = taken_hosts(hosts_job, tenure)
+    token = None if tenure is None else tenure.token
     return run_guarded(
-        lambda fd, directory: Launcher(launch, source, fd, directory).run()
+        lambda fd, directory: Launcher(launch, source, fd, directory, token).run(),
+        then=then,
     )
 
 
@@ -396,6 +426,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--version", action="store_true", help="print the version")
     watch_options.add_options(parser)
     elastic_options.add_options(parser)
+    take_over_options.add_options(parser)
     host_options.add_options(parser)
     horovodrun.add_options(parser)
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

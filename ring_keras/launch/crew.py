@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from ring_keras.launch.elastic_socket import Take
+from ring_keras.launch.last_generation import Found
 from ring_keras.launch.places import Place
 from ring_keras.launch.workers import Worker
 
@@ -34,6 +35,8 @@ class Crew(ABC):
         To set before it is started."""
         self.workers: list[Worker] = []
         """Those that were started."""
+        self.found: list[Found] = []
+        """Those of them that another launcher has started."""
         self.started = self.finishing = False
         """Whether its host may have ranks, and whether it does nothing more."""
         self.leaves = False

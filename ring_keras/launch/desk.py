@@ -16,6 +16,7 @@ from ring_keras.launch.job_watch import JobWatch
 from ring_keras.launch.local_crew import HostJob, LocalCrew
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import OutputPump
+from ring_keras.launch.tenure import Tenure
 from ring_keras.launch.watch_options import WatchOptions
 from ring_keras.launch.workers import Worker
 
@@ -44,6 +45,7 @@ class LaunchOptions:
         all_silent_s: The same for all ranks, or all hosts, at once: who hears nobody
             is cut off itself, and the ranks may train on.
         elastic: How the number of ranks may change; None: it does not.
+        tenure: What another launcher can take over; None: none can.
     """
 
     grace_period_s: float
@@ -58,6 +60,7 @@ class LaunchOptions:
     all_silent_s: float
     elastic: ElasticOptions | None = None
     expects_join: bool = False
+    tenure: Tenure | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Desk:
         crews: Gets one for each host.
         on_end: Gets each worker that has ended.
         interrupt: Ends the job, as a signal of that number to the launcher does.
+        on_superseded: Gets the term of a launcher that has taken the job over.
         run_until: Turns the loop until a condition holds; False if it did not
             within some seconds, or if somebody ended the job.
     """
@@ -87,6 +91,7 @@ class Desk:
     crews: list[Crew]
     on_end: Callable[[Worker], None]
     interrupt: Callable[[int], None]
+    on_superseded: Callable[[int], None]
     run_until: RunUntil
 
     def local_crew(self, slots: int, job: HostJob) -> LocalCrew:

@@ -11,8 +11,9 @@ from ring_keras.launch.desk import CannotStartError, Desk, require_route
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.fleet import Fleet
+from ring_keras.launch.last_generation import last_generation
 from ring_keras.launch.members import Ending, Members
-from ring_keras.launch.workers import Worker
+from ring_keras.launch.workers import Worker, how_ended
 
 __all__ = ["TOO_FEW", "ElasticMembers"]
 
@@ -81,6 +82,7 @@ class ElasticMembers(Members):
         self._members: list[_Process] = []
         self._generation = 0
         self._changes = 0
+        self._started = 0
         self._had_state = False
         self._forming_since: float | None = None
         self._losses = 0
@@ -105,6 +107,10 @@ class ElasticMembers(Members):
 
     def begin(self) -> None:
         """Starts the processes that the job begins with, and those to come."""
+        tenure = self._desk.options.tenure
+        if tenure is not None and tenure.taken_over:
+            self._take_over()
+            return
         if self._size < self._options.min_size:  # One was lost once it was ready.
             raise CannotStartError(
                 f"there are fewer than --min-np {self._options.min_size} slots "
@@ -119,6 +125,39 @@ class ElasticMembers(Members):
         for _ in range(self._size):
             self._members.append(self._start_one())
         self._fill(time.monotonic())
+
+    def _take_over(self) -> None:
+        """Goes on with the processes that another launcher has left: they meet anew."""
+        found = self._fleet.found()
+        if not found:
+            raise CannotStartError("its agents have no ranks")
+        last = last_generation(found)
+        self._generation, self._changes = last.number, last.changes
+        self._started = last.started
+        for one in found:
+            process = _Process(one.worker, one.tell, rank=one.rank)
+            process.has_state = one.has_state
+            self._processes[one.worker.rank] = process
+        self._members = [self._processes[one.worker.rank] for one in last.members]
+        self._had_state = any(process.has_state for process in self._members)
+        for one in last.others:
+            one.worker.outlived |= not one.worker.running
+            if one.worker.told_to_stop:
+                self._processes[one.worker.rank].left_at = time.monotonic()
+        self._desk.output.hold()
+        self._fleet.begin(self._take_join)
+        self._desk.loop.on_tick(self._fleet.advance)
+        self._desk.watch.note_ranks([process.worker for process in self._members])
+        for process in self._members:
+            worker = process.worker
+            # It may have ended while there was no launcher.
+            if worker.returncode is not None and not worker.told_to_stop:
+                how = how_ended(worker.returncode) + worker.remark
+                self.report_exit(worker.rank, how)
+        for one in found:
+            if one.asks is not None:
+                self._take_join(one.worker.rank, one.asks, one.tell)
+        self._call(self._members)
 
     def report_exit(self, number: int, how: str) -> None:
         """A process has ended."""
@@ -275,6 +314,9 @@ class ElasticMembers(Members):
                     "generation": self._generation,
                     "store": address,
                     "late": has_state and not process.has_state,
+                    # For another launcher, should this one be lost.
+                    "changes": self._changes,
+                    "started": self._started,
                 }
             )
         return None
@@ -314,8 +356,9 @@ class ElasticMembers(Members):
                 process.tell({"end": "the others do without this process"})
 
     def _start_one(self) -> _Process:
-        number = len(self._processes)
+        number = self._started
         worker = self._fleet.add(number, self._size)
+        self._started += 1
         process = self._processes[number] = _Process(worker)
         self._desk.watch.note_start(worker)
         return process

@@ -202,6 +202,7 @@ _OPTION = {
     "cooldown_s": "--blacklist-cooldown-range",
     "slots_per_host": "--slots-per-host",
     "host_discovery_script": "--host-discovery-script",
+    "card": "--card",
 }
 
 

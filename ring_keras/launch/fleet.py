@@ -11,6 +11,7 @@ from ring_keras.launch.crew import Crew
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_socket import Take
 from ring_keras.launch.hosts import Host
+from ring_keras.launch.last_generation import Found
 from ring_keras.launch.loop import TICK_S
 from ring_keras.launch.workers import Worker
 
@@ -95,6 +96,10 @@ class Fleet:
         if self._growth is not None:
             self._growth.finish()
 
+    def found(self) -> list[Found]:
+        """Processes that another launcher has started."""
+        return [one for crew in self._crews.values() for one in crew.found]
+
     def free(self) -> int:
         """For how many more processes there is room."""
         return sum(crew.free() for crew in self._crews.values())
@@ -170,7 +175,8 @@ class Fleet:
 
     def _start(self, crew: Crew) -> None:
         crew.on_join = self._on_join
-        crew.start("")  # Processes learn where their store is when they join.
+        if not crew.started:  # By another launcher.
+            crew.start("")  # Processes learn where their store is when they join.
 
     def _note_loss(self, name: str, why: str, processes: int, now: float) -> None:
         if self._told.get(name) != why:  # It is tried again and again.

@@ -301,6 +301,10 @@ def _discovered(options: argparse.Namespace, discovery: DiscoveryOptions) -> lis
         raise HostsError(
             f"--slots-per-host must be 1 or more: {options.slots_per_host}"
         )
+    if options.tenure is not None:
+        # The card names those that are there, and the script soon others.
+        options.size = options.size or options.min_size
+        return []
     timeout_s = options.elastic_timeout or ELASTIC_TIMEOUT_S
     try:
         hosts = first_hosts(discovery, options.min_size, timeout_s)

@@ -86,6 +86,9 @@ class Launcher:
         self._hung: set[int] = set()
         # Whether output may never end.
         self._waits_no_more = False
+        # Whether the ranks are, or will be, another launcher's.
+        self._leaves_ranks = False
+        self._superseded: str | None = None
 
     def run(self) -> int:
         """Runs the job; returns ringrun's exit code."""
@@ -102,7 +105,10 @@ class Launcher:
             timestamps=self._options.timestamps,
             raw=self._options.raw,
             on_broken=self._note_broken_output,
+            appends=self._takes_over,
         )
+        if self._options.tenure is not None:
+            self._options.tenure.begin(self._token, self._pump.say)
         try:
             self._job_watch = JobWatch(
                 self._options.watch,
@@ -119,14 +125,21 @@ class Launcher:
             self._start(token_file)
             if self._interrupt is None:
                 self._pump.start()
+                if self._ends_job:
+                    self._take_signal(signal.SIGTERM)
                 self._watch()
         except (OSError, CannotStartError) as error:
             problem = f"[RK810] cannot start the ranks: {error}"
+            if self._takes_over:
+                problem = f"[RK822] cannot take the job over: {error}"
+                self._leaves_ranks = True
         finally:
             kill_descendants()
             if self._members is not None:
                 self._members.close()
         exit_code, message = self._conclude()
+        if self._superseded is not None:
+            problem = self._superseded
         if problem is not None and self._interrupt is None:
             exit_code, message = 1, problem
         if message is not None:
@@ -148,7 +161,21 @@ class Launcher:
             named = ",".join(dict.fromkeys(codes[:_MOST_CODES]))
             say(f"`ringrun --explain {named}` says what that means, and what to do")
 
+    @property
+    def _takes_over(self) -> bool:
+        tenure = self._options.tenure
+        return tenure is not None and tenure.taken_over
+
+    @property
+    def _ends_job(self) -> bool:
+        tenure = self._options.tenure
+        return tenure is not None and tenure.ends_job
+
     def _part(self, exit_code: int, message: str | None) -> None:
+        if self._leaves_ranks:
+            return
+        if self._options.tenure is not None:
+            self._options.tenure.end()
         for crew in self._crews:
             crew.dismiss(exit_code, message)
         deadline = time.monotonic() + PART_S
@@ -169,6 +196,7 @@ class Launcher:
             crews=self._crews,
             on_end=self._note_end,
             interrupt=self._take_others_signal,
+            on_superseded=self._note_superseded,
             run_until=self._run_until,
         )
         hosts, elastic = self._source(desk), self._options.elastic
@@ -197,6 +225,8 @@ class Launcher:
         self._loop.on_readable(self._pump.done_fd, note_output_done)
         while not (output_done and all(crew.done for crew in self._crews)):
             self._loop.turn(self._time_left())
+            if self._superseded is not None:
+                return
             self._advance()
             if self._waits_no_more:
                 return
@@ -327,6 +357,13 @@ class Launcher:
         self._state = state
         self._state_ends_at = None if seconds is None else time.monotonic() + seconds
 
+    def _note_superseded(self, term: int) -> None:
+        self._leaves_ranks = True
+        self._superseded = (
+            f"[RK824] another launcher, of term {term}, has taken the job over: this "
+            "one ends, and its ranks go on"
+        )
+
     def _note_broken_output(self) -> None:
         """From the output's thread."""
         self._loop.call_soon(self._end_for_broken_output)
@@ -365,7 +402,7 @@ class Launcher:
                 text = "stopped, as nobody reads its output any more"
             if late:
                 text += f"; killed the ranks that did not end: {late}"
-            return 128 + self._interrupt, text
+            return 0 if self._ends_job else 128 + self._interrupt, text
         ending = self._ending
         if ending is not None and ending.message is not None:
             return ending.exit_code, f"[RK806] {ending.message}{ending.cause()}"

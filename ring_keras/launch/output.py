@@ -60,11 +60,12 @@ class _Stream:
 class _RankFile:
     """Holds what one stream brought. A full disk costs the file, not the job."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, appends: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        how = os.O_APPEND if appends else os.O_TRUNC
         self._fd: int | None = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
+            path, os.O_WRONLY | os.O_CREAT | how | os.O_CLOEXEC, 0o666
         )
 
     def write(self, data: bytes) -> None:
@@ -110,6 +111,7 @@ class OutputPump:
             share, are shown of each.
         on_broken: Called once, from the thread, when nobody reads our own
             output any more.
+        appends: Whether the files go on where another launcher has left them.
     """
 
     def __init__(
@@ -120,8 +122,10 @@ class OutputPump:
         timestamps: bool,
         raw: bool,
         on_broken: Callable[[], None],
+        appends: bool = False,
     ) -> None:
         self._directory = directory
+        self._appends = appends
         self._colour = colour
         self._timestamps = timestamps
         self._start_lines = None if raw else StartLines()
@@ -239,7 +243,7 @@ class OutputPump:
         if self._directory is not None:
             path = self._directory / f"rank.{rank}" / name
             try:
-                file = _RankFile(path)
+                file = _RankFile(path, appends=self._appends)
             except OSError as error:
                 if not self._started:
                     raise

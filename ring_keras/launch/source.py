@@ -12,9 +12,10 @@ from ring_keras.launch.fleet import Growth
 from ring_keras.launch.local_crew import HostJob
 from ring_keras.launch.places import places_of
 
-__all__ = ["Hosts", "Source", "this_host"]
+__all__ = ["LOOPBACK", "Hosts", "Source", "this_host"]
 
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
+"""Where the store of a job of one host listens."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,6 @@ def this_host(size: int, job: HostJob, slots: int | None = None) -> Source:
     def gather(desk: Desk) -> Hosts:
         crew = desk.local_crew(sys.maxsize if slots is None else slots, job)
         crew.places = places_of([size])[0]
-        return Hosts({crew.title: crew}, _LOOPBACK)
+        return Hosts({crew.title: crew}, LOOPBACK)
 
     return gather

@@ -56,6 +56,8 @@ class SshOptions:
             None: they do not.
         secret_file: With the secret that those hold too.
         silence_s: How long the line may be silent; ssh is no more impatient.
+        kept: Whether the agent on this host outlives its launcher, as those on others
+            do.
     """
 
     arguments: Sequence[str] = ()
@@ -66,6 +68,7 @@ class SshOptions:
     waiting_port: int | None = None
     secret_file: str = ""
     silence_s: float = HEARTBEAT_S
+    kept: bool = False
 
     @property
     def by_ssh(self) -> bool:
@@ -76,7 +79,8 @@ class SshOptions:
 def agent_command(host: str | None, options: SshOptions) -> list[str]:
     """The command that starts an agent; on this host, if `host` is None."""
     if host is None:
-        return [sys.executable, "-m", "ring_keras.launch.agent"]
+        kept = ["--kept"] if options.kept else []
+        return [sys.executable, "-m", "ring_keras.launch.agent", *kept]
     if options.waiting_port is not None:
         address = f"[{host}]" if ":" in host else host
         place = f"{address}:{options.waiting_port}"
@@ -121,6 +125,7 @@ class SshLine(AgentLine):
         super().__init__(name)
         self._python = options.python
         self._by_ssh = host is not None and options.by_ssh
+        self._kept = host is None and options.kept
         self._loop = loop
         self._say = say
         self._lines = LineBuffer()
@@ -146,7 +151,9 @@ class SshLine(AgentLine):
         """Ends the child; at the end of its input the agent ends by itself."""
         self._ending = reason
         self._pipes.close()
-        if self._pid != _REAPED:
+        if self._kept:
+            self.lose(reason)  # Another launcher may have its ranks by now.
+        elif self._pid != _REAPED:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 

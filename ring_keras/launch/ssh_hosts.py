@@ -25,6 +25,7 @@ from ring_keras.network.addresses import is_own, own_addresses
 __all__ = [
     "HostsJob",
     "RankCommand",
+    "SshHosts",
     "common_address",
     "names_of",
     "ssh_hosts",
@@ -80,10 +81,10 @@ def ssh_hosts(job: HostsJob) -> Source:
     """Starts an agent on each host, and finds out whether all can start ranks."""
     # Now, while Ctrl-C still ends all: servers of names may answer nothing for long.
     names = [names_of(host) for host in job.hosts]
-    return lambda desk: _SshHosts(job, desk).gather(names)
+    return lambda desk: SshHosts(job, desk).gather(names)
 
 
-class _SshHosts:
+class SshHosts:
     """The hosts of one job: those that it begins with, and those that come later."""
 
     def __init__(self, job: HostsJob, desk: Desk) -> None:
@@ -105,6 +106,11 @@ class _SshHosts:
         await_greetings(desk.run_until, [crew.line for crew in crews.values()])
         crews = self._usable(crews)
         _note_differences(crews.values())
+        return self.made_ready(crews)
+
+    def made_ready(self, crews: Mapping[str, AgentCrew]) -> Hosts:
+        """Has agents that have greeted get ready; finds where they reach this host."""
+        desk = self._desk
         places = places_of([crew.slots for crew in crews.values()])
         for crew, own_places in zip(crews.values(), places, strict=True):
             self._prepare(crew, own_places)
@@ -115,6 +121,8 @@ class _SshHosts:
             {_with_addresses(crew): crew.reached or [] for crew in crews.values()},
         )
         self._probes.close()
+        if desk.options.tenure is not None:
+            desk.options.tenure.launcher_host = self._store_host
         if not self._may_grow():
             return Hosts(crews, self._store_host)
         self._probes = Probes(desk.loop, [self._store_host])
@@ -175,9 +183,15 @@ class _SshHosts:
             self._desk.loop.no_tick(self._name_again)
 
     def _connect(self, host: Host, reached_as: str | None, name: str) -> AgentCrew:
+        return self.connected(host.slots, reached_as, name, self._job.ssh)
+
+    def connected(
+        self, slots: int, reached_as: str | None, name: str, ssh: SshOptions
+    ) -> AgentCrew:
+        """Begins to connect to an agent, for so many ranks at a time."""
         desk = self._desk
-        line = SshLine(reached_as, name, self._job.ssh, desk.loop, desk.output.say)
-        crew = AgentCrew(line, host.slots, desk)
+        line = SshLine(reached_as, name, ssh, desk.loop, desk.output.say)
+        crew = AgentCrew(line, slots, desk)
         self._began_at[crew] = time.monotonic()
         desk.crews.append(crew)
         return crew
@@ -204,7 +218,10 @@ class _SshHosts:
         }
         gone = [f"host {name}: {why}" for name, why in lost.items()]
         elastic = self._desk.options.elastic
-        if elastic is None or elastic.discovery is None:
+        tenure = self._desk.options.tenure
+        if tenure is not None and tenure.taken_over:
+            least = 1  # Whether that is enough is found out as in a job that runs.
+        elif elastic is None or elastic.discovery is None:
             least = sum(crew.slots for crew in crews.values())
         else:
             least = elastic.min_size

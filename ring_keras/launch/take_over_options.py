@@ -1,0 +1,134 @@
+"""Options of `ringrun` for jobs whose launcher may be lost."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ring_keras.config import inherited_environment, replace_environment
+from ring_keras.launch.card import Card, CardError
+from ring_keras.launch.environment import host_environment
+from ring_keras.launch.hosts import Host
+from ring_keras.launch.output import say
+from ring_keras.launch.ssh import SshOptions
+from ring_keras.launch.tenure import Tenure
+
+__all__ = ["add_options", "check", "hosts_of", "taken_over"]
+
+_LOOPBACK_NAME = "localhost"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds them to ringrun's."""
+    group = parser.add_argument_group(
+        "jobs whose launcher may be lost",
+        "Elastic jobs whose ranks wait for another ringrun if this one is killed, or "
+        "its host is lost: see docs/elastic.md.",
+    )
+    add = group.add_argument
+    add(
+        "--card",
+        type=Path,
+        metavar="FILE",
+        help="with --min-np: keep in FILE, which is private, what another ringrun has "
+        "to know to take the job over",
+    )
+    add(
+        "--take-over",
+        type=Path,
+        metavar="FILE",
+        help="go on with the job of that card, in place of the ringrun that has begun "
+        "it. All other options are those of the job",
+    )
+    add(
+        "--end",
+        dest="ends_job",
+        action="store_true",
+        help="with --take-over: end the job, as SIGTERM to its ringrun does",
+    )
+    parser.set_defaults(tenure=None)
+
+
+def taken_over(
+    parser: argparse.ArgumentParser, given: argparse.Namespace
+) -> argparse.Namespace | int:
+    """The options of the job that shall be taken over; or an exit code, once said.
+
+    From here on this process has the job's directory and environment.
+    """
+    path = given.take_over.absolute()
+    if given.command or given.card is not None:
+        parser.error("--take-over takes no command, and no --card: the card has both")
+    try:
+        card = Card.read(path)
+        os.chdir(card.directory)
+    except (CardError, OSError) as error:
+        say(f"[RK822] cannot take the job over: {error}")
+        return 1
+    replace_environment(host_environment(inherited_environment(), card.environment))
+    options = parser.parse_args(card.arguments)
+    options.tenure = Tenure(card, path, taken_over=True, ends_job=given.ends_job)
+    return options
+
+
+def check(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    *,
+    arguments: Sequence[str] | None,
+    added: Mapping[str, str],
+    hosts: Sequence[Host] | None,
+    ssh: SshOptions,
+    by_node: bool,
+) -> Tenure | None:
+    """What another launcher can take over; None: none can.
+
+    Ends the process if that cannot be had.
+
+    Args:
+        parser: Tells the user.
+        options: As parsed.
+        arguments: From which; None: this process's.
+        added: Variables that every launcher of the job must have.
+        hosts: Of the job; None: this one alone.
+        ssh: How agents are started there.
+        by_node: Whether each host has a ringrun of its own.
+    """
+    tenure: Tenure | None = options.tenure
+    if tenure is not None or options.card is None:
+        return tenure
+    if by_node:
+        parser.error("--card does not work with --nnodes, for now: give -H")
+    if ssh.instead:
+        parser.error(
+            "--card does not work where a scheduler, or --remote-shell, starts agents: "
+            "they end with ringrun"
+        )
+    names = [host.name for host in hosts or ()]
+    if _LOOPBACK_NAME in names:
+        parser.error(
+            f"--card: on other hosts, {_LOOPBACK_NAME} means another one. Name this "
+            f"host as they do, in -H: {socket.gethostname()}"
+        )
+    card = Card(
+        arguments=list(sys.argv[1:] if arguments is None else arguments),
+        directory=str(Path.cwd()),
+        environment={**inherited_environment(), **added},
+    )
+    path = options.card.absolute()
+    try:
+        card.write(path)  # It will be worth something once there are agents.
+        path.unlink()
+    except (CardError, OSError) as error:
+        parser.error(f"--card {error}")
+    return Tenure(card, path, taken_over=False)
+
+
+def hosts_of(options: argparse.Namespace) -> list[Host]:
+    """This host alone, with an agent, so that its ranks can outlive the launcher."""
+    slots = options.slots_here or max(options.size, options.max_size or 0)
+    return [Host(socket.gethostname(), slots)]

@@ -1,0 +1,92 @@
+"""A launcher's time with a job that another one may take over."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ring_keras.launch.card import Card, CardAgent, CardError
+
+__all__ = ["Tenure"]
+
+FIRST_TERM = 1
+
+
+class Tenure:
+    """Keeps the job's card as it is now.
+
+    Args:
+        card: As it is at first.
+        path: Where it is kept.
+        taken_over: Whether another launcher has begun the job.
+        ends_job: Whether this one is there to end it.
+    """
+
+    def __init__(
+        self, card: Card, path: Path, *, taken_over: bool, ends_job: bool = False
+    ) -> None:
+        self.card = card
+        self.path = path
+        self.taken_over = taken_over
+        self.ends_job = ends_job
+        self.term = FIRST_TERM
+        """This launcher's number: each one that takes the job over has a higher one."""
+        self.launcher_host = ""
+        """An address of its host, which the agents' hosts reach."""
+        self.say: Callable[[str], None] = lambda _text: None
+        """Tells the user."""
+        self._told = ""
+
+    @property
+    def token(self) -> bytes | None:
+        """The job's secret; None until there is one."""
+        return bytes.fromhex(self.card.token) or None
+
+    def begin(self, token: bytes, say: Callable[[str], None]) -> None:
+        """The job has that secret."""
+        self.card = dataclasses.replace(self.card, token=token.hex())
+        self.say = say
+
+    def add(self, agent: CardAgent) -> None:
+        """An agent keeps its ranks."""
+        others = [one for one in self.card.agents if one.name != agent.name]
+        self._write([*others, agent])
+
+    def drop(self, name: str) -> None:
+        """A host is lost, or was given back."""
+        self.keep(one.name for one in self.card.agents if one.name != name)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """The job has no other hosts than these."""
+        kept = set(names)
+        self._write([one for one in self.card.agents if one.name in kept])
+
+    def end(self) -> None:
+        """The job is over: so is its card."""
+        if not self._is_anothers():
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+    def _write(self, agents: list[CardAgent]) -> None:
+        self.card = dataclasses.replace(self.card, agents=tuple(agents), term=self.term)
+        if self._is_anothers():
+            return
+        try:
+            self.card.write(self.path)
+        except CardError as error:
+            if str(error) != self._told:
+                self.say(
+                    "[RK823] the job goes on, and nobody can take it over as it is "
+                    f"now: {error}"
+                )
+            self._told = str(error)
+
+    def _is_anothers(self) -> bool:
+        """Whether a later launcher keeps it; this one will hear of that."""
+        try:
+            found = Card.read(self.path)
+        except CardError:
+            return False
+        return found.token == self.card.token and found.term > self.term

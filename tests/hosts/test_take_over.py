@@ -1,0 +1,118 @@
+"""Elastic jobs on several hosts that lose their launcher, or its host."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.elastic_loop import LOOP, await_sizes
+from support.lost_launcher import LostLauncher
+from support.processes import wait_until
+from support.ringrun import Ringrun
+from support.ssh_hosts import SshHosts
+
+pytestmark = pytest.mark.hosts
+
+
+@pytest.fixture
+def elsewhere(hosts: SshHosts, ringrun: Ringrun) -> Iterator[Ringrun]:
+    """ringrun on the second host."""
+    runner = Ringrun(ringrun.directory, hosts.on(1))
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def job(ringrun: Ringrun) -> Iterator[LostLauncher]:
+    made = LostLauncher(ringrun)
+    yield made
+    made.close()
+
+
+def begin(job: LostLauncher, hosts: SshHosts, where: str, *options: str) -> None:
+    """Starts a job of the first host's."""
+    ssh = ("--ssh-args", hosts.ssh_args, "--grace-period", "2", "--min-np", "1")
+    job.begin(LOOP, "-H", where, *ssh, *options, size=where.count(":"))
+
+
+def stop(ringrun: Ringrun, job: LostLauncher, hosts: SshHosts) -> str:
+    """What the ringrun that has the job says, which ends well."""
+    (ringrun.directory / "stop").touch()
+    finished = ringrun.finish(job.process)
+    assert finished.returncode == 0, finished.stderr.decode()
+    hosts.wait_until_empty()
+    return finished.stderr.decode()
+
+
+def await_generation(job: LostLauncher, ringrun: Ringrun, number: int) -> None:
+    """Until the process takes steps with the launcher that there is now."""
+    path = ringrun.directory / f"sizes.{number}"
+    last = path.stat().st_mtime_ns
+    wait_until(lambda: path.stat().st_mtime_ns > last, "another step", 60)
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_launcher_on_another_host_takes_over(
+    ringrun: Ringrun,
+    elsewhere: Ringrun,
+    job: LostLauncher,
+    hosts: SshHosts,
+    encrypted: bool,
+) -> None:
+    options = ["--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
+    options += ["--encrypt"] * encrypted
+    begin(job, hosts, "node1:1,node2:1", *options)
+    await_sizes(ringrun.directory, 0, "[2]", timeout_s=60)
+    before = ringrun.pids("pid.0", "pid.1")
+
+    job.lose()
+    job.take_over(by=elsewhere)
+    await_generation(job, ringrun, 0)
+    os.kill(before[1], signal.SIGKILL)
+
+    await_sizes(ringrun.directory, 2, "[2, 1, 2]", timeout_s=60)
+    said = stop(ringrun, job, hosts)
+    assert ringrun.pids("end.0") == before[:1]
+    assert ringrun.noted("host.2") == "node2"
+    assert "elastic: took the job over, as its launcher of term 2" in said
+
+
+def test_a_host_is_lost_with_its_launcher_and_its_rank(
+    ringrun: Ringrun, elsewhere: Ringrun, job: LostLauncher, hosts: SshHosts
+) -> None:
+    begin(job, hosts, "node0:1,node1:1,node2:1")
+    await_sizes(ringrun.directory, 1, "[3]", timeout_s=60)
+    before = ringrun.pids("pid.1", "pid.2")
+    job.await_card()
+
+    hosts.set_link(0, "down")
+    for pid in hosts.leftovers(0):
+        os.kill(pid, signal.SIGKILL)
+    job.take_over(by=elsewhere)
+
+    await_sizes(ringrun.directory, 1, "[3, 2]", timeout_s=60)
+    said = stop(ringrun, job, hosts)
+    assert ringrun.pids("end.1", "end.2") == before
+    assert "host node0: it did not answer within 5 s" in said
+
+
+def test_one_that_was_cut_off_ends_alone(
+    ringrun: Ringrun, elsewhere: Ringrun, job: LostLauncher, hosts: SshHosts
+) -> None:
+    begin(job, hosts, "node1:1,node2:1")
+    await_sizes(ringrun.directory, 0, "[2]", timeout_s=60)
+    before = ringrun.pids("pid.0", "pid.1")
+    job.await_card()
+    first = job.process
+
+    hosts.set_link(0, "down")
+    job.take_over(by=elsewhere)
+    await_generation(job, ringrun, 0)
+    hosts.set_link(0, "up")
+
+    finished = ringrun.finish(first)
+    assert "[RK824] another launcher, of term 2, has taken" in finished.verdict
+    stop(ringrun, job, hosts)
+    assert ringrun.pids("end.0", "end.1") == before
