@@ -24,6 +24,7 @@ from ring_keras._version import __version__
 from ring_keras.config import inherited_environment, is_slurm_task
 from ring_keras.launch.addresses import reached_addresses
 from ring_keras.launch.agent_door import AgentDoor, part_with
+from ring_keras.launch.card import Card, CardError
 from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, Connection
 from ring_keras.launch.doctor.agent_side import HostProgram
 from ring_keras.launch.elastic_socket import Tell
@@ -42,6 +43,7 @@ from ring_keras.launch.output import say
 from ring_keras.launch.places import Place
 from ring_keras.launch.rank_keeper import RankKeeper
 from ring_keras.launch.reports import ReportPipe
+from ring_keras.launch.succession import Succession
 from ring_keras.launch.workers import Worker, signal_name
 from ring_keras.network.addresses import own_addresses
 
@@ -110,6 +112,8 @@ class Agent:
         self._directory = directory
         self._forwarded: ForwardedOutput | None = None
         self._keeper: RankKeeper | None = None
+        self._door: AgentDoor | None = None
+        self._succession: Succession | None = None
         self._crew: LocalCrew | None = None
         self._tells: dict[int, Tell] = {}
         self._doctor: HostProgram | None = None
@@ -180,12 +184,17 @@ class Agent:
             self._doctor.ask(field(message, "question", dict))
         elif message["type"] == "written":
             self.output.written(field(message, "nbytes", int))
+        elif message["type"] == "card" and self._succession is not None:
+            try:
+                self._succession.take(Card.from_dict(field(message, "card", dict)))
+            except CardError as error:
+                raise ProtocolError(str(error)) from None
         elif message["type"] == "dismiss":
             self.end_ranks("the job is over")
         elif message["type"] == "finish":
             self.finishing = True
-            if self._keeper is not None:
-                self._keeper.door.is_shut = True
+            if self._door is not None:
+                self._door.is_shut = True
             if self._crew is not None:
                 self._crew.finish()
         else:
@@ -251,8 +260,8 @@ class Agent:
     def end_ranks(self, reason: str) -> None:
         """What the launcher would do, now that it cannot."""
         self.output.drop()
-        if self._keeper is not None:
-            self._keeper.door.is_shut = True
+        if self._door is not None:
+            self._door.is_shut = True
         if self.kill_at is not None or self.finishing:
             self.kill_at = time.monotonic()
             return
@@ -321,19 +330,27 @@ class Agent:
     def _keep_ranks(self, message: dict[str, Any]) -> None:
         """From now on they outlive the launcher."""
         assert self._forwarded is not None
-        door = AgentDoor(
+        self._keeper = keeper = RankKeeper(
+            self.loop,
+            self._forwarded,
+            self.workers,
+            field(self.plan, "silence_s", float) + BEYOND_HEARTBEAT_S,
+            lambda: self.connection.silent_s,
+            self.end_ranks,
+        )
+        self._door = AgentDoor(
             self.loop,
             field(message, "launcher", str),
             bytes.fromhex(self.token(message)),
             field(message, "term", int),
-            hello(),
+            lambda: {**hello(), **keeper.facts()},
             self._serve_next,
         )
-        outage_s = field(self.plan, "silence_s", float) + BEYOND_HEARTBEAT_S
-        self._keeper = RankKeeper(
-            *(self.loop, self._forwarded, door, self.workers, outage_s, self.end_ranks)
+        address = self._door.address
+        self._succession = Succession(
+            self.loop, self._directory, address, keeper.alone_s
         )
-        self.connection.send({"type": "door", "address": door.address})
+        self.connection.send({"type": "door", "address": address})
 
     def _serve_next(self, connection: Connection, term: int) -> _Line:
         """Somebody takes the job over; whoever had it is told so."""

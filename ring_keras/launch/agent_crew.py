@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ring_keras.launch.agent_line import AgentLine
-from ring_keras.launch.card import CardAgent
+from ring_keras.launch.card import Card, CardAgent
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import Desk
 from ring_keras.launch.elastic_socket import Tell
@@ -81,6 +81,11 @@ class AgentCrew(Crew):
         if keeps and self.gone is None:
             self._dismissed = True
             self.line.send({"type": "dismiss"})
+
+    def take_card(self, card: Card) -> None:
+        """Its agent may have to start that launcher."""
+        if self._tenure is not None:
+            self.line.send({"type": "card", "card": card.as_dict()})
 
     def take_over(self, term: int) -> None:
         """Asks the agent to serve this launcher, which is the job's next."""
@@ -264,6 +269,7 @@ class AgentCrew(Crew):
             self._tenure.drop(self.name)
         for worker in self.workers:
             if worker.running:
+                worker.may_run = not self.line.has_ended
                 worker.lose(f"{self.title} was lost: {self.gone}")
                 self._desk.on_end(worker)
             self.end_output(worker.rank)

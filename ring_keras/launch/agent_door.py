@@ -47,7 +47,7 @@ class AgentDoor:
             this host that faces it.
         token: The job's secret.
         term: Of the launcher that it serves.
-        hello: What the agent says first.
+        hello: Says what the agent says first.
         serve: Gets the connection to the next launcher, and its term; who takes what
             comes over it.
 
@@ -61,7 +61,7 @@ class AgentDoor:
         launcher: str,
         token: bytes,
         term: int,
-        hello: dict[str, Any],
+        hello: Callable[[], dict[str, Any]],
         serve: Callable[[Connection, int], Line],
     ) -> None:
         self._loop = loop
@@ -88,7 +88,7 @@ class AgentDoor:
             CALLED, self._loop, visitor.take, visitor.note_end
         )
         visitor.connection.send_raw(GREETING)
-        visitor.connection.send({**self._hello, "term": self._term})
+        visitor.connection.send({**self._hello(), "term": self._term})
         visitor.connection.take(guest.came)
 
     def consider(self, visitor: _Visitor, term: int) -> None:

@@ -33,6 +33,8 @@ class AgentLine:
         """What the agent said first; None until then."""
         self.gone: str | None = None
         """Why there is no agent any more; None while there is."""
+        self.has_ended = False
+        """Whether the agent itself is known to have ended, and its ranks with it."""
         self.on_hello: Callable[[dict[str, Any]], None] = lambda _hello: None
         """Gets what it says first."""
         self.on_message: Callable[[Message], None] = lambda _message: None

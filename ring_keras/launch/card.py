@@ -48,6 +48,8 @@ class Card:
         arguments: Of ringrun.
         directory: In which it was started.
         environment: In which it was started.
+        path: Where the user wants to find it.
+        has_heirs: Whether agents start another launcher by themselves.
         token: The job's secret, in hexadecimal digits.
         agents: In the order in which they have come.
         term: Of the launcher that has written it.
@@ -56,9 +58,32 @@ class Card:
     arguments: Sequence[str]
     directory: str
     environment: Mapping[str, str]
+    path: str = ""
+    has_heirs: bool = False
     token: str = ""
     agents: Sequence[CardAgent] = field(default_factory=tuple)
     term: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is written, and what agents are told."""
+        return {"version": _VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> Card:
+        """The card that was made a dict.
+
+        Raises:
+            CardError: If it was none.
+        """
+        try:
+            values = dict(found)
+            version = values.pop("version")
+            if version == _VERSION:
+                agents = tuple(CardAgent(**agent) for agent in values.pop("agents"))
+                return cls(**values, agents=agents)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CardError(f"it is no card of a job: {error}") from None
+        raise CardError(f"it is a card of version {version}, not {_VERSION}")
 
     def write(self, path: Path) -> None:
         """Writes it, in place of what was there, so that only the user can read it.
@@ -66,7 +91,7 @@ class Card:
         Raises:
             CardError: If it cannot be written.
         """
-        text = json.dumps({"version": _VERSION, **dataclasses.asdict(self)})
+        text = json.dumps(self.as_dict())
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -97,11 +122,6 @@ class Card:
                 "secret: chmod 600"
             )
         try:
-            found: dict[str, Any] = json.loads(text)
-            version = found.pop("version")
-            if version == _VERSION:
-                agents = tuple(CardAgent(**agent) for agent in found.pop("agents"))
-                return cls(**found, agents=agents)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise CardError(f"{path} is no card of a job: {error}") from None
-        raise CardError(f"{path} is a card of version {version}, not {_VERSION}")
+            return cls.from_dict(json.loads(text))
+        except (CardError, ValueError) as error:
+            raise CardError(f"{path}: {error}") from None

@@ -100,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = found
     elif options.ends_job:
         parser.error("--end needs --take-over FILE, the card of a job")
+    elif options.by_majority:
+        parser.error("--by-majority needs --take-over FILE, the card of a job")
     if options.json and not options.check_build:
         parser.error("--json needs --check-build")
     rank_counts.settle(parser, options)

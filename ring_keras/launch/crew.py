@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from ring_keras.launch.card import Card
 from ring_keras.launch.elastic_socket import Take
 from ring_keras.launch.last_generation import Found
 from ring_keras.launch.places import Place
@@ -112,6 +113,10 @@ class Crew(ABC):
     def finish(self) -> None:
         """Kills what the ranks, which have ended all, left behind."""
         self.finishing = True
+
+    def take_card(self, card: Card) -> None:
+        """What another launcher of the job has to know is now this."""
+        del card
 
     def dismiss(self, exit_code: int, message: str | None) -> None:
         """The job is over, or will never be; how it ended, in words if badly."""

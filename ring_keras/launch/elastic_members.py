@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ring_keras.launch.connection import BEYOND_HEARTBEAT_S
 from ring_keras.launch.desk import CannotStartError, Desk, require_route
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.elastic_socket import Tell
 from ring_keras.launch.fleet import Fleet
 from ring_keras.launch.last_generation import last_generation
+from ring_keras.launch.majority import are_enough
 from ring_keras.launch.members import Ending, Members
 from ring_keras.launch.workers import Worker, how_ended
 
@@ -83,6 +85,7 @@ class ElasticMembers(Members):
         self._generation = 0
         self._changes = 0
         self._started = 0
+        self._undecided_since: float | None = None
         self._had_state = False
         self._forming_since: float | None = None
         self._losses = 0
@@ -223,13 +226,36 @@ class ElasticMembers(Members):
             self._call_leavers(living, now)
             return None
         coming = [p for p in self._newcomers() if p.waits]
-        if everyone_waits and len(living) + len(coming) >= self._options.min_size:
+        enough = len(living) + len(coming) >= self._options.min_size
+        if everyone_waits and enough and not self._may_decide(living):
+            return self._await_others(now)
+        if everyone_waits and enough:
             # Survivors come first; hosts that came back may have brought too many.
             staying = self._staying(living, coming)[: self._options.max_size]
             self._dismiss([p for p in living + coming if p not in staying], now)
             return self._form(staying)
         self._give_up_silent(living, now)
         return self._give_up_late(living, len(coming)) if waited_long else None
+
+    def _may_decide(self, living: list[_Process]) -> bool:
+        """Whether no other launcher can go on with those that are cut off from this."""
+        tenure = self._desk.options.tenure
+        if tenure is None or not tenure.card.has_heirs or not self._generation:
+            return True
+        cut_off = sum(process.worker.may_run for process in self._members)
+        return are_enough([process.rank for process in living], cut_off)
+
+    def _await_others(self, now: float) -> Ending | None:
+        """Another launcher may have them by now: then this one hears of it, or ends."""
+        self._undecided_since = self._undecided_since or now
+        outage_s = self._desk.options.all_silent_s + BEYOND_HEARTBEAT_S
+        if now - self._undecided_since < outage_s:
+            return None
+        return self._end(
+            "half of the ranks, or more, are cut off, and others may go on with them "
+            "(--heirs)",
+            self._cause,
+        )
 
     def _has_waited_long(self, living: list[_Process], now: float) -> bool:
         """Whether the first of them that waits has done so for --elastic-timeout."""
@@ -299,7 +325,7 @@ class ElasticMembers(Members):
             self._say(f"elastic: going on with {_count(size)}")
         self._members = members
         self._desk.watch.note_ranks([process.worker for process in members])
-        self._forming_since = None
+        self._forming_since = self._undecided_since = None
         has_state = any(process.has_state for process in members)
         for rank, process in enumerate(members):
             # Those that the job begins with say nothing of what comes later.

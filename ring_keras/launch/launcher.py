@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ring_keras._codes import codes_in
 from ring_keras._libraries import build_problem
+from ring_keras.launch.card import Card
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import CannotStartError, Desk, LaunchOptions
 from ring_keras.launch.elastic_members import ElasticMembers
@@ -108,7 +109,7 @@ class Launcher:
             appends=self._takes_over,
         )
         if self._options.tenure is not None:
-            self._options.tenure.begin(self._token, self._pump.say)
+            self._options.tenure.begin(self._token, self._pump.say, self._tell_agents)
         try:
             self._job_watch = JobWatch(
                 self._options.watch,
@@ -363,6 +364,10 @@ class Launcher:
             f"[RK824] another launcher, of term {term}, has taken the job over: this "
             "one ends, and its ranks go on"
         )
+
+    def _tell_agents(self, card: Card) -> None:
+        for crew in self._crews:
+            crew.take_card(card)
 
     def _note_broken_output(self) -> None:
         """From the output's thread."""

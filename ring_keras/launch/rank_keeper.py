@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ring_keras.launch.agent_door import AgentDoor
 from ring_keras.launch.connection import Connection
 from ring_keras.launch.forwarding import ForwardedOutput
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.workers import Worker
 
 __all__ = ["RankKeeper"]
+
+# A line that is open, and silent, ends by itself only after the time of an outage. It
+# may be an outage: a launcher is not replaced for one of these seconds.
+_SILENT_S = 10.0
 
 
 @dataclass
@@ -41,9 +44,9 @@ class RankKeeper:
     Args:
         loop: Calls back.
         output: What ranks print.
-        door: Where the next launcher comes.
         workers: All processes that were started here.
         outage_s: How long there may be no launcher.
+        silent_s: For how many seconds it has said nothing.
         give_up: Gets why the ranks must end.
     """
 
@@ -51,18 +54,18 @@ class RankKeeper:
         self,
         loop: Loop,
         output: ForwardedOutput,
-        door: AgentDoor,
         workers: Callable[[], Sequence[Worker]],
         outage_s: float,
+        silent_s: Callable[[], float],
         give_up: Callable[[str], None],
     ) -> None:
-        self.door = door
         self._output = output
         self._workers = workers
         self._outage_s = outage_s
+        self._silent_s = silent_s
         self._give_up = give_up
         self._memberships: defaultdict[int, _Membership] = defaultdict(_Membership)
-        self._until: float | None = None
+        self._alone_since: float | None = None
         loop.on_tick(self._tick)
 
     def note_join(self, number: int, has_state: bool) -> None:
@@ -74,20 +77,44 @@ class RankKeeper:
         if "rank" in answer:
             self._memberships[number] = _Membership(place=answer)
 
+    def alone_s(self) -> float:
+        """For how many seconds there has been no launcher; 0: there is one."""
+        if self._alone_since is not None:
+            return time.monotonic() - self._alone_since
+        return max(0.0, self._silent_s() - _SILENT_S)
+
+    def facts(self) -> dict[str, Any]:
+        """What tells a launcher whether it may take the job over by itself."""
+        told = [
+            (worker.running, self._memberships[worker.rank].place)
+            for worker in self._workers()
+        ]
+        places = [(running, place) for running, place in told if place is not None]
+        number = max((place["generation"] for _, place in places), default=0)
+        of_last = [one for one in places if one[1]["generation"] == number]
+        return {
+            "generation": number,
+            "size": of_last[0][1]["size"] if of_last else 0,
+            "running": [place["rank"] for running, place in of_last if running],
+            "ended": [place["rank"] for running, place in of_last if not running],
+            "alone": self.alone_s() > 0,
+        }
+
     def begin_outage(self) -> None:
         """There is no launcher."""
-        self._until = time.monotonic() + self._outage_s
+        self._alone_since = time.monotonic()
         self._output.hold()
 
     def end_outage(self, connection: Connection) -> None:
         """There is another one, which learns what it must know."""
-        self._until = None
+        self._alone_since = None
         connection.send({"type": "holds", "processes": self._processes()})
         self._output.go_on(connection)
 
     def _tick(self) -> None:
-        if self._until is not None and self._until <= time.monotonic():
-            self._until = None
+        since = self._alone_since
+        if since is not None and since + self._outage_s <= time.monotonic():
+            self._alone_since = None
             self._give_up(f"no launcher has come within {self._outage_s:g} s")
 
     def _processes(self) -> list[dict[str, Any]]:

@@ -125,7 +125,8 @@ class SshLine(AgentLine):
         super().__init__(name)
         self._python = options.python
         self._by_ssh = host is not None and options.by_ssh
-        self._kept = host is None and options.kept
+        self._is_here = host is None
+        self._kept = self._is_here and options.kept
         self._loop = loop
         self._say = say
         self._lines = LineBuffer()
@@ -165,6 +166,7 @@ class SshLine(AgentLine):
         self._loop.no_tick(self._wait_for_child)
         self._loop.forget(self._stderr_fd)
         os.close(self._stderr_fd)
+        self.has_ended = self._has_agent_ended(ended.returncode)
         self.lose(self._how_it_ended(ended.returncode))
 
     def _note_end_of_line(self, reason: str) -> None:
@@ -197,6 +199,15 @@ class SshLine(AgentLine):
             if text:
                 self._say(f"host {self.name}: {text}")
                 self._said = [*self._said[1 - _TOLD_LINES :], text]
+
+    def _has_agent_ended(self, returncode: int) -> bool:
+        """Whether that is certain, and not only that its line is lost."""
+        if self._is_here:
+            return True
+        if self._ending is not None or returncode < 0:
+            return False
+        # ssh ends as its command does, unless it has lost it; `call` well.
+        return returncode != _SSH_FAILED if self._by_ssh else returncode == 0
 
     def _how_it_ended(self, returncode: int) -> str:
         said = "; ".join(self._said)

@@ -50,6 +50,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --take-over: end the job, as SIGTERM to its ringrun does",
     )
+    add(
+        "--heirs",
+        dest="has_heirs",
+        action="store_true",
+        help="with --card: have the agents start another ringrun by themselves, some "
+        "seconds after this one is lost, if they have more than half of the ranks",
+    )
+    add(
+        "--by-majority",
+        action="store_true",
+        help="with --take-over: only if there is no other ringrun, and the agents that "
+        "answer have more than half of the ranks, as those that --heirs starts",
+    )
     parser.set_defaults(tenure=None)
 
 
@@ -71,7 +84,14 @@ def taken_over(
         return 1
     replace_environment(host_environment(inherited_environment(), card.environment))
     options = parser.parse_args(card.arguments)
-    options.tenure = Tenure(card, path, taken_over=True, ends_job=given.ends_job)
+    wanted = Path(card.path)
+    options.tenure = Tenure(
+        card,
+        wanted if os.access(wanted.parent, os.W_OK) else path,
+        taken_over=True,
+        ends_job=given.ends_job,
+        by_majority=given.by_majority,
+    )
     return options
 
 
@@ -100,6 +120,8 @@ def check(
     """
     tenure: Tenure | None = options.tenure
     if tenure is not None or options.card is None:
+        if options.has_heirs and tenure is None:
+            parser.error("--heirs also needs --card FILE, which they will have, too")
         return tenure
     if by_node:
         parser.error("--card does not work with --nnodes, for now: give -H")
@@ -114,12 +136,14 @@ def check(
             f"--card: on other hosts, {_LOOPBACK_NAME} means another one. Name this "
             f"host as they do, in -H: {socket.gethostname()}"
         )
+    path = options.card.absolute()
     card = Card(
         arguments=list(sys.argv[1:] if arguments is None else arguments),
         directory=str(Path.cwd()),
         environment={**inherited_environment(), **added},
+        path=str(path),
+        has_heirs=options.has_heirs,
     )
-    path = options.card.absolute()
     try:
         card.write(path)  # It will be worth something once there are agents.
         path.unlink()

@@ -8,10 +8,11 @@ from __future__ import annotations
 from ring_keras.config import split_address
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.desk import CannotStartError, Desk
+from ring_keras.launch.majority import minority_problem
 from ring_keras.launch.source import Hosts, Source
 from ring_keras.launch.ssh import SshOptions
 from ring_keras.launch.ssh_hosts import HostsJob, SshHosts
-from ring_keras.launch.tenure import FIRST_TERM, Tenure
+from ring_keras.launch.tenure import Tenure
 
 __all__ = ["taken_hosts"]
 
@@ -26,8 +27,12 @@ def taken_hosts(job: HostsJob, tenure: Tenure) -> Source:
 
 def _gathered(hosts: SshHosts, desk: Desk, tenure: Tenure) -> Hosts:
     crews = _called(hosts, desk, tenure)
-    terms = [(crew.line.hello or {}).get("term") for crew in crews]
-    tenure.term = 1 + max(t if isinstance(t, int) else FIRST_TERM for t in terms)
+    hellos = [crew.line.hello or {} for crew in crews]
+    if tenure.by_majority:
+        problem = minority_problem(hellos, len(tenure.card.agents))
+        if problem is not None:
+            raise CannotStartError(problem)
+    tenure.term = 1 + max(hello["term"] for hello in hellos)
     for crew in crews:
         crew.take_over(tenure.term)
     desk.run_until(

@@ -11,8 +11,6 @@ from ring_keras.launch.card import Card, CardAgent, CardError
 
 __all__ = ["Tenure"]
 
-FIRST_TERM = 1
-
 
 class Tenure:
     """Keeps the job's card as it is now.
@@ -22,21 +20,31 @@ class Tenure:
         path: Where it is kept.
         taken_over: Whether another launcher has begun the job.
         ends_job: Whether this one is there to end it.
+        by_majority: Whether it takes it over only with more than half of the ranks.
     """
 
     def __init__(
-        self, card: Card, path: Path, *, taken_over: bool, ends_job: bool = False
+        self,
+        card: Card,
+        path: Path,
+        *,
+        taken_over: bool,
+        ends_job: bool = False,
+        by_majority: bool = False,
     ) -> None:
         self.card = card
         self.path = path
         self.taken_over = taken_over
         self.ends_job = ends_job
-        self.term = FIRST_TERM
+        self.by_majority = by_majority
+        self.term = 1
         """This launcher's number: each one that takes the job over has a higher one."""
         self.launcher_host = ""
         """An address of its host, which the agents' hosts reach."""
         self.say: Callable[[str], None] = lambda _text: None
         """Tells the user."""
+        self.tell_agents: Callable[[Card], None] = lambda _card: None
+        """Tells them what the card is now."""
         self._told = ""
 
     @property
@@ -44,10 +52,15 @@ class Tenure:
         """The job's secret; None until there is one."""
         return bytes.fromhex(self.card.token) or None
 
-    def begin(self, token: bytes, say: Callable[[str], None]) -> None:
+    def begin(
+        self,
+        token: bytes,
+        say: Callable[[str], None],
+        tell_agents: Callable[[Card], None],
+    ) -> None:
         """The job has that secret."""
         self.card = dataclasses.replace(self.card, token=token.hex())
-        self.say = say
+        self.say, self.tell_agents = say, tell_agents
 
     def add(self, agent: CardAgent) -> None:
         """An agent keeps its ranks."""
@@ -71,6 +84,8 @@ class Tenure:
 
     def _write(self, agents: list[CardAgent]) -> None:
         self.card = dataclasses.replace(self.card, agents=tuple(agents), term=self.term)
+        if self.card.has_heirs:
+            self.tell_agents(self.card)
         if self._is_anothers():
             return
         try:

@@ -33,6 +33,7 @@ class Worker:
         told_by_host: Why its host has ended it; None if it has not.
         leaving: Whether its host shall be given back, once the others do without it.
         outlived: Whether the others have gone on without it.
+        may_run: Whether it is lost with a host that may only be cut off.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class Worker:
     told_by_host: str | None = None
     leaving: bool = False
     outlived: bool = False
+    may_run: bool = False
 
     @property
     def running(self) -> bool:

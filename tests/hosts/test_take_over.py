@@ -8,12 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 from support.elastic_loop import LOOP, await_sizes
-from support.lost_launcher import LostLauncher
+from support.lost_launcher import OUTAGE_S, LostLauncher
 from support.processes import wait_until
 from support.ringrun import Ringrun
 from support.ssh_hosts import SshHosts
 
 pytestmark = pytest.mark.hosts
+
+
+@pytest.fixture(autouse=True)
+def patient(impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RING_KERAS_HEARTBEAT_TIMEOUT_S")
 
 
 @pytest.fixture
@@ -31,10 +36,17 @@ def job(ringrun: Ringrun) -> Iterator[LostLauncher]:
     made.close()
 
 
-def begin(job: LostLauncher, hosts: SshHosts, where: str, *options: str) -> None:
+def begin(
+    job: LostLauncher,
+    hosts: SshHosts,
+    where: str,
+    *options: str,
+    outage_s: str | None = OUTAGE_S,
+) -> None:
     """Starts a job of the first host's."""
     ssh = ("--ssh-args", hosts.ssh_args, "--grace-period", "2", "--min-np", "1")
-    job.begin(LOOP, "-H", where, *ssh, *options, size=where.count(":"))
+    size = where.count(":")
+    job.begin(LOOP, "-H", where, *ssh, *options, size=size, outage_s=outage_s)
 
 
 def stop(ringrun: Ringrun, job: LostLauncher, hosts: SshHosts) -> str:
@@ -46,7 +58,7 @@ def stop(ringrun: Ringrun, job: LostLauncher, hosts: SshHosts) -> str:
     return finished.stderr.decode()
 
 
-def await_generation(job: LostLauncher, ringrun: Ringrun, number: int) -> None:
+def await_generation(ringrun: Ringrun, number: int) -> None:
     """Until the process takes steps with the launcher that there is now."""
     path = ringrun.directory / f"sizes.{number}"
     last = path.stat().st_mtime_ns
@@ -69,7 +81,7 @@ def test_a_launcher_on_another_host_takes_over(
 
     job.lose()
     job.take_over(by=elsewhere)
-    await_generation(job, ringrun, 0)
+    await_generation(ringrun, 0)
     os.kill(before[1], signal.SIGKILL)
 
     await_sizes(ringrun.directory, 2, "[2, 1, 2]", timeout_s=60)
@@ -109,10 +121,56 @@ def test_one_that_was_cut_off_ends_alone(
 
     hosts.set_link(0, "down")
     job.take_over(by=elsewhere)
-    await_generation(job, ringrun, 0)
+    await_generation(ringrun, 0)
     hosts.set_link(0, "up")
 
     finished = ringrun.finish(first)
     assert "[RK824] another launcher, of term 2, has taken" in finished.verdict
     stop(ringrun, job, hosts)
     assert ringrun.pids("end.0", "end.1") == before
+
+
+def test_the_larger_side_of_a_cut_goes_on(
+    ringrun: Ringrun, job: LostLauncher, hosts: SshHosts
+) -> None:
+    begin(job, hosts, "node0:1,node1:1,node2:1", "--heirs", outage_s=None)
+    for number in (0, 1, 2):
+        await_sizes(ringrun.directory, number, "[3]", timeout_s=90)
+    job.await_card()
+
+    hosts.set_link(0, "down")
+    await_sizes(ringrun.directory, 1, "[3, 2]", timeout_s=90)
+    await_generation(ringrun, 1)
+    # Rank 0 may not go on alone.
+    assert ringrun.noted("sizes.0") == "[3]"
+
+    finished = ringrun.finish(job.process, 90)
+    assert finished.returncode == 75, finished.stderr.decode()
+    assert "half of the ranks, or more, are cut off" in finished.verdict
+    hosts.set_link(0, "up")
+    (ringrun.directory / "stop").touch()
+    assert ringrun.noted("end.1")
+    assert ringrun.noted("sizes.0") == "[3]"
+    hosts.wait_until_empty(60)
+
+
+def test_two_hosts_without_that_of_rank_0_wait_for_the_user(
+    ringrun: Ringrun, elsewhere: Ringrun, job: LostLauncher, hosts: SshHosts
+) -> None:
+    begin(job, hosts, "node0:1,node1:1", "--heirs")
+    await_sizes(ringrun.directory, 1, "[2]", timeout_s=90)
+    job.await_card()
+
+    hosts.set_link(0, "down")
+    for pid in hosts.leftovers(0):
+        os.kill(pid, signal.SIGKILL)
+    log = ringrun.directory / "card.log"
+    wait_until(
+        lambda: log.exists() and "and 1 may be elsewhere" in log.read_text(),
+        "a successor has been refused",
+        60,
+    )
+    job.take_over(by=elsewhere)
+
+    await_sizes(ringrun.directory, 1, "[2, 1]", timeout_s=60)
+    stop(ringrun, job, hosts)

@@ -28,16 +28,21 @@ class LostLauncher:
         """The ringrun that has the job now."""
 
     def begin(
-        self, script: str, *options: str, size: int = 2, outage_s: str = OUTAGE_S
+        self,
+        script: str,
+        *options: str,
+        size: int = 2,
+        outage_s: str | None = OUTAGE_S,
     ) -> None:
-        """Starts it."""
+        """Starts it; None: with the times of a user's job."""
         card = ("--card", str(self.card))
+        times = {} if outage_s is None else {"RING_KERAS_HEARTBEAT_TIMEOUT_S": outage_s}
         self.process = self._ringrun.start(
             script,
             *card,
             *options,
             size=size,
-            env={"RING_KERAS_HEARTBEAT_TIMEOUT_S": outage_s},
+            env=times,
         )
 
     def await_card(self) -> None:

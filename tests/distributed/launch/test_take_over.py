@@ -67,6 +67,11 @@ def await_met(ringrun: Ringrun, number: int, met: str) -> None:
     )
 
 
+def words_of(pid: int) -> list[str]:
+    """A process's command."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
 def finish(ringrun: Ringrun, job: LostLauncher, code: int = 0) -> Finished:
     """The ringrun that has the job ends with that code, and leaves nothing."""
     finished = ringrun.finish(job.process)
@@ -185,15 +190,20 @@ def test_ranks_end_if_no_other_launcher_comes(
     assert job.card.read_text() == card  # It may be the network.
 
 
-def test_one_that_was_stopped_ends_alone(ringrun: Ringrun, job: LostLauncher) -> None:
-    job.begin(SCRIPT, "--min-np", "1")
+@pytest.mark.parametrize("heirs", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_one_that_was_stopped_ends_alone(
+    ringrun: Ringrun, job: LostLauncher, heirs: bool
+) -> None:
+    job.begin(SCRIPT, "--min-np", "1", *["--heirs"] * heirs)
     pids = ringrun.pids("pid.0", "pid.1")
     await_met(ringrun, 0, "1: [0, 1]")
+    job.await_card()
     first = job.process
     launcher = launcher_of(first.pid)
 
     os.kill(launcher, signal.SIGSTOP)
-    job.take_over()
+    if not heirs:
+        job.take_over()
     await_met(ringrun, 0, "2: [0, 1]")
     os.kill(launcher, signal.SIGCONT)
 
@@ -202,7 +212,7 @@ def test_one_that_was_stopped_ends_alone(ringrun: Ringrun, job: LostLauncher) ->
     assert "[RK824] another launcher, of term 2, has taken" in finished.verdict
     assert json.loads(job.card.read_text())["term"] == 2
     (ringrun.directory / "enough").touch()
-    finish(ringrun, job)
+    wait_until(lambda: job.left() == [], "the job has ended", 60)
     assert ended(ringrun, 0, 1) == {0: (pids[0], [0, 1]), 1: (pids[1], [0, 1])}
 
 
@@ -344,3 +354,45 @@ def test_a_card_that_others_can_read_is_refused(
     assert "No such file or directory. A job that has ended has no card" in said[0]
     assert "others than you can read or write it" in said[1]
     assert "is no card of a job" in said[2]
+
+
+def test_an_agent_starts_another_launcher(ringrun: Ringrun, job: LostLauncher) -> None:
+    log = ringrun.directory / "card.log"
+    job.begin(SCRIPT, "--min-np", "1", "--heirs", size=3)
+    pids = ringrun.pids("pid.0", "pid.1", "pid.2")
+    await_met(ringrun, 0, "1: [0, 1, 2]")
+
+    job.lose()
+    os.kill(pids[0], signal.SIGKILL)
+    await_met(ringrun, 1, "2: [1, 2]")
+    # The next one, too.
+    successor = [p for p in job.left() if "ring_keras.launch.successor" in words_of(p)]
+    os.kill(min(successor), signal.SIGKILL)
+    await_met(ringrun, 1, "3: [1, 2]")
+    (ringrun.directory / "enough").touch()
+
+    wait_until(lambda: job.left() == [], "the job has ended", 60)
+    assert ended(ringrun, 1, 2) == {1: (pids[1], [1, 2]), 2: (pids[2], [1, 2])}
+    said = log.read_text()
+    assert "took the job over, as its launcher of term 2" in said
+    assert f"pid {pids[0]}) was killed by SIGKILL" in said
+    assert "took the job over, as its launcher of term 3" in said
+    assert "[1] joined 3" in said
+    assert not job.card.exists()
+
+
+def test_no_other_launcher_while_there_is_one(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    job.begin(SCRIPT, "--min-np", "1")
+    await_met(ringrun, 0, "1: [0, 1]")
+    job.await_card()
+    first = job.process
+
+    job.take_over("--by-majority")
+
+    finished = ringrun.finish(job.process)
+    assert finished.returncode == 1
+    assert "[RK822] cannot take the job over: all agents that are" in finished.verdict
+    (ringrun.directory / "enough").touch()
+    assert ringrun.finish(first).returncode == 0
