@@ -40,6 +40,8 @@ class AgentCrew(Crew):
         """Whether it has been asked to get ready."""
         self.reached: list[str] | None = None
         """Which addresses it reached; None until its ranks can be started."""
+        self.listed_as = line.name
+        """How the list of hosts calls its own."""
         self.addresses: list[str] = []
         """Its host's own, as far as it has said so."""
         self.taken_over = False
@@ -176,7 +178,7 @@ class AgentCrew(Crew):
         elif message["type"] == "door" and self._desk.options.tenure is not None:
             self._tenure = self._desk.options.tenure
             address = field(message, "address", str)
-            self._tenure.add(CardAgent(self.name, self.slots, address))
+            self._tenure.add(CardAgent(self.name, self.listed_as, self.slots, address))
         elif message["type"] == "holds":
             for process in field(message, "processes", list):
                 self._find(process)

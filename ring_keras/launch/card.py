@@ -31,11 +31,13 @@ class CardAgent:
 
     Attributes:
         name: How messages call its host.
+        listed_as: How the list of hosts, which may be asked again, calls it.
         slots: How many ranks it may have.
         address: Where it is to be called: host and port.
     """
 
     name: str
+    listed_as: str
     slots: int
     address: str
 

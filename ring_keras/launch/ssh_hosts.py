@@ -183,15 +183,16 @@ class SshHosts:
             self._desk.loop.no_tick(self._name_again)
 
     def _connect(self, host: Host, reached_as: str | None, name: str) -> AgentCrew:
-        return self.connected(host.slots, reached_as, name, self._job.ssh)
+        return self.connected(host, reached_as, name, self._job.ssh)
 
     def connected(
-        self, slots: int, reached_as: str | None, name: str, ssh: SshOptions
+        self, host: Host, reached_as: str | None, name: str, ssh: SshOptions
     ) -> AgentCrew:
-        """Begins to connect to an agent, for so many ranks at a time."""
+        """Begins to connect to a host's agent, in whatever way."""
         desk = self._desk
         line = SshLine(reached_as, name, ssh, desk.loop, desk.output.say)
-        crew = AgentCrew(line, slots, desk)
+        crew = AgentCrew(line, host.slots, desk)
+        crew.listed_as = host.name
         self._began_at[crew] = time.monotonic()
         desk.crews.append(crew)
         return crew

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ring_keras.config import split_address
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.desk import CannotStartError, Desk
+from ring_keras.launch.hosts import Host
 from ring_keras.launch.majority import minority_problem
 from ring_keras.launch.source import Hosts, Source
 from ring_keras.launch.ssh import SshOptions
@@ -47,7 +48,7 @@ def _gathered(hosts: SshHosts, desk: Desk, tenure: Tenure) -> Hosts:
     desk.output.say(
         f"elastic: took the job over, as its launcher of term {tenure.term}"
     )
-    return hosts.made_ready({crew.title: crew for crew in crews})
+    return hosts.made_ready({f"host {crew.listed_as}": crew for crew in crews})
 
 
 def _called(hosts: SshHosts, desk: Desk, tenure: Tenure) -> list[AgentCrew]:
@@ -60,7 +61,8 @@ def _called(hosts: SshHosts, desk: Desk, tenure: Tenure) -> list[AgentCrew]:
     for agent in tenure.card.agents:
         host, port = split_address(agent.address)
         by_call = SshOptions(waiting_port=port, secret_file=str(desk.token_file))
-        crews.append(hosts.connected(agent.slots, host, agent.name, by_call))
+        listed = Host(agent.listed_as, agent.slots)
+        crews.append(hosts.connected(listed, host, agent.name, by_call))
     lines = [crew.line for crew in crews]
     desk.run_until(
         lambda: all(line.hello is not None or line.gone is not None for line in lines),

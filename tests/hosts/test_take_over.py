@@ -75,7 +75,7 @@ def test_a_launcher_on_another_host_takes_over(
 ) -> None:
     options = ["--max-np", "2", "--blacklist-cooldown-range", "0", "0"]
     options += ["--encrypt"] * encrypted
-    begin(job, hosts, "node1:1,node2:1", *options)
+    begin(job, hosts, "root@node1:1,node2:1", *options)
     await_sizes(ringrun.directory, 0, "[2]", timeout_s=60)
     before = ringrun.pids("pid.0", "pid.1")
 
@@ -89,6 +89,7 @@ def test_a_launcher_on_another_host_takes_over(
     assert ringrun.pids("end.0") == before[:1]
     assert ringrun.noted("host.2") == "node2"
     assert "elastic: took the job over, as its launcher of term 2" in said
+    assert "has come" not in said  # It knows all that are listed.
 
 
 def test_a_host_is_lost_with_its_launcher_and_its_rank(

@@ -396,3 +396,24 @@ def test_no_other_launcher_while_there_is_one(
     assert "[RK822] cannot take the job over: all agents that are" in finished.verdict
     (ringrun.directory / "enough").touch()
     assert ringrun.finish(first).returncode == 0
+
+
+def test_a_discovery_script_is_asked_on(ringrun: Ringrun, job: LostLauncher) -> None:
+    script = ringrun.directory / "hosts.sh"
+    script.write_text(f"#!/bin/sh\necho {os.uname().nodename}:$(cat {script}.slots)\n")
+    script.chmod(0o755)
+    slots = script.with_name("hosts.sh.slots")
+    slots.write_text("1")
+    cooldown = ("--blacklist-cooldown-range", "0", "0")
+    options = ("--host-discovery-script", str(script), "--min-np", "1", "--max-np", "2")
+    job.begin(SCRIPT, *options, *cooldown, "--launcher-address", "127.0.0.1", size=1)
+    await_met(ringrun, 0, "1: [0]")
+
+    job.lose()
+    job.take_over()
+    slots.write_text("2")
+
+    path = ringrun.directory / "met.1"
+    wait_until(lambda: path.exists() and path.read_text()[2:] == " [0, 1]", "both", 60)
+    (ringrun.directory / "enough").touch()
+    assert b"has come" not in finish(ringrun, job).stderr
