@@ -76,6 +76,14 @@ def await_steps(ringrun: Ringrun, least: int) -> None:
     )
 
 
+def assert_no_step_was_lost(ringrun: Ringrun, pids: list[int]) -> None:
+    for number in (0, 1):
+        end = json.loads(ringrun.noted(f"end.{number}"))
+        assert end == {"trained": [4.0], "pid": pids[number]}
+    # 48 steps, and those that were begun when a launcher was lost.
+    assert int(ringrun.noted("steps.0")) <= 48
+
+
 def test_no_step_is_lost_or_done_twice(ringrun: Ringrun, job: LostLauncher) -> None:
     job.begin(_FIT, "--min-np", "2")
     await_steps(ringrun, 5)
@@ -88,8 +96,18 @@ def test_no_step_is_lost_or_done_twice(ringrun: Ringrun, job: LostLauncher) -> N
 
     finished = ringrun.finish(job.process, 120)
     assert finished.returncode == 0, finished.stderr.decode()
-    for number in (0, 1):
-        end = json.loads(ringrun.noted(f"end.{number}"))
-        assert end == {"trained": [4.0], "pid": pids[number]}
-    # 48 steps, and those that were begun when a launcher was lost.
-    assert int(ringrun.noted("steps.0")) <= 48
+    assert_no_step_was_lost(ringrun, pids)
+
+
+@pytest.mark.slow  # The same, with nobody there.
+def test_no_step_is_lost_if_an_agent_takes_over(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    job.begin(_FIT, "--min-np", "2", "--heirs")
+    await_steps(ringrun, 5)
+    pids = ringrun.pids("pid.0", "pid.1")
+
+    job.lose()
+
+    wait_until(lambda: job.left() == [], "the job has ended", 200)
+    assert_no_step_was_lost(ringrun, pids)
