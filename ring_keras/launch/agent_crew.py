@@ -266,8 +266,13 @@ class AgentCrew(Crew):
             written = {"type": "written", "nbytes": nbytes}
             self._desk.loop.call_soon(lambda: self.line.send(written))
 
+    @property
+    def keeps_ranks(self) -> bool:
+        """Whether its agent may have ranks yet, and wait for another launcher."""
+        return self._tenure is not None and not self.line.has_ended
+
     def _lose_ranks(self) -> None:
-        if self._tenure is not None:
+        if self._tenure is not None and self.line.has_ended:
             self._tenure.drop(self.name)
         for worker in self.workers:
             if worker.running:

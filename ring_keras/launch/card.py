@@ -116,7 +116,7 @@ class Card:
                 text = file.read()
         except OSError as error:
             raise CardError(
-                f"{path}: {error.strerror}. A job that has ended has no card any more"
+                f"{path}: {error.strerror}. A job that has ended well has no card"
             ) from None
         if status.st_mode & 0o077 or status.st_uid not in (os.geteuid(), 0):
             raise CardError(

@@ -67,6 +67,11 @@ class Crew(ABC):
         """Whether it needs to hear nothing more, once dismissed."""
         return True
 
+    @property
+    def keeps_ranks(self) -> bool:
+        """Whether its host, once gone, may have ranks yet that another one takes."""
+        return False
+
     def free(self) -> int:
         """For how many more ranks there is room."""
         if self.gone is not None or self.finishing or not self.started:

@@ -108,6 +108,15 @@ class ElasticMembers(Members):
             return None
         return sum(process.waits for process in self._members), len(self._members)
 
+    @property
+    def leaves_ranks(self) -> bool:
+        """Whether this launcher has lost them all, and does not know that of each."""
+        if self._desk.options.tenure is None:
+            return False
+        workers = [process.worker for process in self._members]
+        cut_off = any(worker.may_run for worker in workers)
+        return cut_off and not any(worker.running for worker in workers)
+
     def begin(self) -> None:
         """Starts the processes that the job begins with, and those to come."""
         tenure = self._desk.options.tenure
@@ -191,6 +200,11 @@ class ElasticMembers(Members):
         living = [process for process in self._members if process.worker.running]
         if not living:
             # Those that came later have nothing to go on from.
+            if self.leaves_ranks:
+                self._say(
+                    "elastic: all ranks are cut off. They wait for a while for "
+                    "`ringrun --take-over`, with the job's card"
+                )
             return Ending()
         everyone_waits = all(process.waits for process in living)
         early = [process for process in self._members if process.seems_done]

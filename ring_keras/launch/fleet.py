@@ -140,6 +140,11 @@ class Fleet:
                 self._excused_s.pop(crew, None)
                 if not crew.leaves and not crew.finishing:
                     self._note_loss(name, crew.gone, crew.failures, now)
+                if crew.keeps_ranks:  # New ones would meet them on their devices.
+                    ended_at = now + 2 * self._silence_s
+                    self._next_try_at[name] = max(
+                        self._next_try_at.get(name, 0.0), ended_at
+                    )
             elif crew.leaves and not any(w.running for w in crew.workers):
                 crew.finish()
             elif not crew.started and self._is_ready(crew):

@@ -175,8 +175,9 @@ class Launcher:
     def _part(self, exit_code: int, message: str | None) -> None:
         if self._leaves_ranks:
             return
-        if self._options.tenure is not None:
-            self._options.tenure.end()
+        tenure, members = self._options.tenure, self._members
+        if tenure is not None and not (members is not None and members.leaves_ranks):
+            tenure.end()
         for crew in self._crews:
             crew.dismiss(exit_code, message)
         deadline = time.monotonic() + PART_S

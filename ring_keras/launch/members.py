@@ -75,6 +75,11 @@ class Members(ABC):
     def advance(self, now: float) -> Ending | None:
         """Does what is due; whether the job must end."""
 
+    @property
+    def leaves_ranks(self) -> bool:
+        """Whether ranks of the job may wait for another launcher where it has ended."""
+        return False
+
     def ended_ranks(self) -> list[tuple[int, str, bool]]:
         """Who has left the store, oldest first; see its `ended_ranks`."""
         return [] if self._store is None else self._store.ended_ranks()

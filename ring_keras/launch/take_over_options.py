@@ -84,6 +84,8 @@ def taken_over(
         return 1
     replace_environment(host_environment(inherited_environment(), card.environment))
     options = parser.parse_args(card.arguments)
+    if options.launcher_address is not None and not _is_here(options.launcher_address):
+        options.launcher_address = None  # Of the host that is lost.
     wanted = Path(card.path)
     options.tenure = Tenure(
         card,
@@ -137,6 +139,12 @@ def check(
             f"host as they do, in -H: {socket.gethostname()}"
         )
     path = options.card.absolute()
+    if path.exists():
+        parser.error(
+            f"--card: there is {path} already, and its job may still have ranks. Go on "
+            f"with them by --take-over {path}, or end them by --end beside it. If "
+            "nothing is left of that job, remove the file"
+        )
     card = Card(
         arguments=list(sys.argv[1:] if arguments is None else arguments),
         directory=str(Path.cwd()),
@@ -152,7 +160,26 @@ def check(
     return Tenure(card, path, taken_over=False)
 
 
+def _is_here(address: str) -> bool:
+    """Whether a server of this host's can have it."""
+    try:
+        family, kind, _, _, found = socket.getaddrinfo(
+            address, 0, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind) as server:
+            server.bind(found)
+    except OSError:
+        return False
+    return True
+
+
 def hosts_of(options: argparse.Namespace) -> list[Host]:
-    """This host alone, with an agent, so that its ranks can outlive the launcher."""
+    """This host alone, with an agent, so that its ranks can outlive the launcher.
+
+    Of a job that was taken over, the host that it was on, as the job calls it.
+    """
+    tenure: Tenure | None = options.tenure
+    if tenure is not None and tenure.taken_over and tenure.card.agents:
+        return [Host(one.listed_as, one.slots) for one in tenure.card.agents]
     slots = options.slots_here or max(options.size, options.max_size or 0)
     return [Host(socket.gethostname(), slots)]

@@ -23,11 +23,12 @@ _ANSWER_TIMEOUT_S = 5.0
 
 def taken_hosts(job: HostsJob, tenure: Tenure) -> Source:
     """Calls the agents of a card, and takes over the ranks that they have."""
-    return lambda desk: _gathered(SshHosts(job, desk), desk, tenure)
+    return lambda desk: _gathered(job, desk, tenure)
 
 
-def _gathered(hosts: SshHosts, desk: Desk, tenure: Tenure) -> Hosts:
-    crews = _called(hosts, desk, tenure)
+def _gathered(job: HostsJob, desk: Desk, tenure: Tenure) -> Hosts:
+    hosts = SshHosts(job, desk)
+    crews = _called(hosts, job.ssh, desk, tenure)
     hellos = [crew.line.hello or {} for crew in crews]
     if tenure.by_majority:
         problem = minority_problem(hellos, len(tenure.card.agents))
@@ -51,7 +52,9 @@ def _gathered(hosts: SshHosts, desk: Desk, tenure: Tenure) -> Hosts:
     return hosts.made_ready({f"host {crew.listed_as}": crew for crew in crews})
 
 
-def _called(hosts: SshHosts, desk: Desk, tenure: Tenure) -> list[AgentCrew]:
+def _called(
+    hosts: SshHosts, ssh: SshOptions, desk: Desk, tenure: Tenure
+) -> list[AgentCrew]:
     """Those of the card that are there.
 
     Raises:
@@ -60,7 +63,11 @@ def _called(hosts: SshHosts, desk: Desk, tenure: Tenure) -> list[AgentCrew]:
     crews = []
     for agent in tenure.card.agents:
         host, port = split_address(agent.address)
-        by_call = SshOptions(waiting_port=port, secret_file=str(desk.token_file))
+        by_call = SshOptions(
+            waiting_port=port,
+            secret_file=str(desk.token_file),
+            silence_s=ssh.silence_s,
+        )
         listed = Host(agent.listed_as, agent.slots)
         crews.append(hosts.connected(listed, host, agent.name, by_call))
     lines = [crew.line for crew in crews]

@@ -46,6 +46,7 @@ class Tenure:
         self.tell_agents: Callable[[Card], None] = lambda _card: None
         """Tells them what the card is now."""
         self._told = ""
+        self._is_over = False
 
     @property
     def token(self) -> bytes | None:
@@ -68,7 +69,7 @@ class Tenure:
         self._write([*others, agent])
 
     def drop(self, name: str) -> None:
-        """A host is lost, or was given back."""
+        """A host has no agent any more."""
         self.keep(one.name for one in self.card.agents if one.name != name)
 
     def keep(self, names: Iterable[str]) -> None:
@@ -78,11 +79,14 @@ class Tenure:
 
     def end(self) -> None:
         """The job is over: so is its card."""
+        self._is_over = True  # Hosts that part are not written down any more.
         if not self._is_anothers():
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
     def _write(self, agents: list[CardAgent]) -> None:
+        if self._is_over:
+            return
         self.card = dataclasses.replace(self.card, agents=tuple(agents), term=self.term)
         if self.card.has_heirs:
             self.tell_agents(self.card)
@@ -99,9 +103,9 @@ class Tenure:
             self._told = str(error)
 
     def _is_anothers(self) -> bool:
-        """Whether a later launcher keeps it; this one will hear of that."""
+        """Whether a later launcher keeps it, of which this one will hear; or a job."""
         try:
             found = Card.read(self.path)
         except CardError:
             return False
-        return found.token == self.card.token and found.term > self.term
+        return found.token != self.card.token or found.term > self.term

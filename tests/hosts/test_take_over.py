@@ -65,7 +65,9 @@ def await_generation(ringrun: Ringrun, number: int) -> None:
     wait_until(lambda: path.stat().st_mtime_ns > last, "another step", 60)
 
 
-@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize(
+    "encrypted", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_a_launcher_on_another_host_takes_over(
     ringrun: Ringrun,
     elsewhere: Ringrun,
@@ -155,6 +157,7 @@ def test_the_larger_side_of_a_cut_goes_on(
     hosts.wait_until_empty(60)
 
 
+@pytest.mark.slow
 def test_two_hosts_without_that_of_rank_0_wait_for_the_user(
     ringrun: Ringrun, elsewhere: Ringrun, job: LostLauncher, hosts: SshHosts
 ) -> None:

@@ -170,6 +170,26 @@ def test_a_job_may_end_while_there_is_no_launcher(
     assert said in finish(ringrun, job, code).verdict
 
 
+def test_a_job_leaves_the_card_of_another_one_alone(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    job.begin(SCRIPT, "--min-np", "1")
+    await_met(ringrun, 0, "1: [0, 1]")
+    job.lose()
+    before = job.card.read_text()
+
+    second = ["-np", "1", "--min-np", "1", "--card", str(job.card), "true"]
+    refused = ringrun.finish(ringrun.start_raw(*second))
+
+    assert refused.returncode == 2
+    assert "already, and its job may still have ranks" in refused.stderr.decode()
+    assert job.card.read_text() == before
+    job.take_over()
+    (ringrun.directory / "enough").touch()
+    finish(ringrun, job)
+    assert not job.card.exists()
+
+
 def test_ranks_end_if_no_other_launcher_comes(
     ringrun: Ringrun, job: LostLauncher
 ) -> None:
