@@ -108,6 +108,9 @@ class SshHosts(Network):
         """Puts a host's link `down` or `up`, at the switch's end."""
         port = f"port{host}"
         run("ip", "-n", self._switch, "link", "set", port, state)
+        if state == "up":  # The host hears of it later: it has no way out until then.
+            shown = ("ip", "-n", self.names[host], "link", "show", "eth0")
+            wait_until(lambda: "state UP" in run(*shown), f"the link of host {host}")
 
     def clean(self) -> None:
         """Kills what a test has left, and mends links."""

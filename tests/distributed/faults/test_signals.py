@@ -316,8 +316,13 @@ def interrupted_fit(directory: Path, slow_batch: int) -> str:
         return signal.default_int_handler(number, frame)
 
     class Interrupt(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            if rank == 0 and batch == slow_batch:
+        """In the last call before this rank waits for that step of the other one."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.on_train_batch_end(-1)
+
+        def on_train_batch_end(self, batch, logs=None):
+            if rank == 0 and batch == slow_batch - 1:
                 threading.Thread(target=press_when_rank_1_waits).start()
 
     rank = join()

@@ -239,12 +239,14 @@ def failing_worker():
     model.compile(optimizer, loss="mse", steps_per_execution=3)
 
     class Fails(keras.callbacks.Callback):
-        def __init__(self, batch):
-            super().__init__()
-            self.batch = batch
+        """Before the others take a step. Later they would be within it (RK664)."""
 
-        def on_train_batch_begin(self, batch, logs=None):
-            if rank == 1 and batch == self.batch:
+        def __init__(self, epoch):
+            super().__init__()
+            self.epoch = epoch
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if rank == 1 and epoch == self.epoch:
                 raise OSError("no disk")
 
     class Batches(keras.utils.PyDataset):
