@@ -82,7 +82,7 @@ from .names import UPDATE_STEP as UPDATE_STEP
 from .names import VARIABLE_INDEX as VARIABLE_INDEX
 from .optimizers import accumulates as accumulates
 from .optimizers import accumulators as accumulators
-from .optimizers import awaits_optimizers as awaits_optimizers
+from .optimizers import build_awaited_optimizers as build_awaited_optimizers
 from .optimizers import clear_accumulators as clear_accumulators
 from .optimizers import forget_state as forget_state
 from .optimizers import inner_optimizers as inner_optimizers

@@ -20,7 +20,7 @@ from ring_keras.keras_internals.variables import variable_key
 __all__ = [
     "accumulates",
     "accumulators",
-    "awaits_optimizers",
+    "build_awaited_optimizers",
     "clear_accumulators",
     "forget_state",
     "inner_optimizers",
@@ -65,14 +65,18 @@ def inner_optimizers(
     return list(optimizer.optimizers) if _is_multi_optimizer(optimizer) else []
 
 
-def awaits_optimizers(model: keras.Model) -> bool:
-    """Whether a function is to give it optimizers when it is built."""
-    waiting = optimizers_of(model)
-    return any(
-        _is_multi_optimizer(one) and not one.optimizers
-        for optimizer in waiting
-        for one in (optimizer, *inner_optimizers(optimizer))
-    )
+def build_awaited_optimizers(model: keras.Model) -> None:
+    """Builds the one of a model that is built, if a function gives it its optimizers.
+
+    They are not known before, as Keras builds it in its first step.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or not model.built:
+        return
+    for one in (optimizer, *inner_optimizers(optimizer)):
+        if _is_multi_optimizer(one) and not one.optimizers:
+            optimizer.build(model.trainable_variables)
+            return
 
 
 def trainable_variables(optimizer: keras.optimizers.Optimizer) -> Sequence[Any]:

@@ -23,10 +23,9 @@ from ring_keras.backends.common.hook import (
     training_on_batch,
 )
 from ring_keras.backends.common.ranks_fit import RanksFit
-from ring_keras.errors import RingKerasError
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
-from ring_keras.job.topology import is_initialized, size
+from ring_keras.job.topology import is_initialized
 from ring_keras.states.written_files import file_of
 from ring_keras.training.calls_under_way import (
     CallUnderWay,
@@ -105,13 +104,7 @@ def _ranks_of(model: keras.Model) -> ProcessSet | None:
     Raises:
         NotInitializedError: If it has a distributed optimizer, and there is no job.
     """
-    if internals.awaits_optimizers(model) and is_initialized() and size() > 1:
-        raise RingKerasError(
-            f"[RK660] the optimizers of model '{model.name}' are known when it is "
-            "built: its MultiOptimizer gets them from a function. Build it before "
-            "fit(): model.build(shape), then model.optimizer.build("
-            "model.trainable_variables)."
-        )
+    internals.build_awaited_optimizers(model)
     if not hooks_of(model):
         return None
     current_job()  # Its first step would raise, and leave no weights on JAX.
@@ -235,6 +228,9 @@ def _of_all_gradients(method: Callable[..., Any]) -> Callable[..., Any]:
     def check_finite(optimizer: Any, gradients: Any) -> Any:
         finite = method(optimizer, gradients)
         hooks = hooks_within([optimizer.inner_optimizer])
-        return hooks[0].finite_everywhere(finite) if hooks else finite
+        # One of each set of ranks, whose others hear of it.
+        for hook in {hook.options.process_set.key(): hook for hook in hooks}.values():
+            finite = hook.finite_everywhere(finite)
+        return finite
 
     return check_finite

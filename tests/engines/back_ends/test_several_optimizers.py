@@ -195,3 +195,29 @@ def test_checks_of_steps_see_the_optimizer_and_whole_executions():
     for per_execution, text in found:
         steps = 4 if per_execution == 1 else 6
         assert "iteration" in text and f"{steps} steps after its beginning" in text
+
+
+def by_function_worker():
+    """A `MultiOptimizer` that is not built, of a model that is."""
+    ring = begin()
+    import keras
+
+    x, y = own_data(ring)
+    model = build(keras)
+    head, body = (
+        ring.DistributedOptimizer(one(0.01))
+        for one in (keras.optimizers.Adam, keras.optimizers.SGD)
+    )
+    optimizer = keras.optimizers.MultiOptimizer(
+        lambda variable: head if "head" in variable.path else body
+    )
+    model.compile(optimizer, "mse", metrics=["mae"])
+    history = model.fit(x, y, batch_size=BATCH, verbose=0).history
+    return history, weights_of(model)
+
+
+def test_the_first_fit_of_optimizers_by_function_is_one_of_all_ranks():
+    (one_history, one), (other_history, other) = ranks(by_function_worker, 2)
+
+    assert one_history == other_history
+    assert_equal(one, other)
