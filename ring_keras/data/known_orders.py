@@ -35,6 +35,7 @@ def _order_lost_by(data: tf.data.Dataset) -> str | None:
     """What is in the way, and what to do."""
     if data.options().deterministic is False:
         return "options().deterministic = False. Leave it out."
+    frozen: set[int] = set()  # Below a cache, which reads them in their first order.
     for one in internals.upstream(data):
         order = order_on(one)
         if order is not None and order.is_given:
@@ -42,18 +43,21 @@ def _order_lost_by(data: tf.data.Dataset) -> str | None:
                 "a shuffle before ring_keras.data.shard(). Pass the seed to shard(), "
                 "or give that shuffle reshuffle_each_iteration=False."
             )
-        if internals.reshuffles(one) or internals.shuffle_seeds(one) == (0, 0):
+        changes = internals.reshuffles(one) and id(one) not in frozen
+        if changes or internals.shuffle_seeds(one) == (0, 0):
             return (
                 "dataset.shuffle(), which counts its passes from the first one on. "
                 "Give it seed=1 and reshuffle_each_iteration=False: behind ring_keras."
                 "data.shard(seed=..., resume=...) the order differs in each epoch in "
-                "any case. list_files() takes shuffle=False."
+                "any case. list_files() and image_dataset_from_directory() take "
+                "shuffle=False."
             )
-        if internals.keeps_first_pass(one) and any(
-            map(order_on, internals.upstream(one))
-        ):
-            return (
-                "dataset.cache(), which keeps the first epoch's order. Cache before "
-                "ring_keras.data.shard()."
-            )
+        if internals.keeps_first_pass(one):
+            sources = list(internals.upstream(one))
+            frozen.update(map(id, sources))
+            if any(map(order_on, sources)):
+                return (
+                    "dataset.cache(), which keeps the first epoch's order. Cache "
+                    "before ring_keras.data.shard()."
+                )
     return None

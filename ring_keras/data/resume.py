@@ -106,9 +106,11 @@ class Resume(keras.callbacks.Callback):
             count.assign(done)  # A file of a run without this callback has 0.
         self._done = done
         since = done if self._messages is None else done - self._begin_messages(done)
-        step = 0
+        epoch = step = 0
         if since:
             epoch, step = self._place(since)
+        self._require_no_other_epoch(epoch)
+        if since:
             internals.set_initial_epoch(self.model, epoch)
         elif self._messages is not None:
             internals.set_initial_epoch(self.model, None)  # Of other messages.
@@ -119,6 +121,7 @@ class Resume(keras.callbacks.Callback):
     def _begin_messages(self, done: int) -> int:
         """How many steps the model had taken when it first trained on them."""
         assert self._messages is not None
+        self._require_no_other_epoch(0)
         run = calls.calling_run(self.model)
         data = None if run is None else run.data
         return self._messages.begin(data, self.model, done, self.params["epochs"])
@@ -146,17 +149,22 @@ class Resume(keras.callbacks.Callback):
                 "after the one that restores the model."
             )
 
+    def _require_no_other_epoch(self, epoch: int) -> None:
+        """Refuses one that `fit` shall begin with, and that is not the one found."""
+        run = calls.calling_run(self.model)
+        given = 0 if run is None else run.initial_epoch
+        if given and (given != epoch or self._messages is not None):
+            raise ValueError(
+                "[RK512] "
+                "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
+                f"out of fit(). Received: initial_epoch={given}"
+            )
+
     def _require_known_order(self) -> None:
         """Refuses data of which a new process would pass over others at this place."""
         run = calls.calling_run(self.model)
         if run is None:
             return
-        if run.initial_epoch:
-            raise ValueError(
-                "[RK512] "
-                "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
-                f"out of fit(). Received: initial_epoch={run.initial_epoch}"
-            )
         if self._messages is not None:  # They see to it themselves.
             return
         if run.shuffles:

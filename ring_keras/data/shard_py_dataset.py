@@ -34,7 +34,7 @@ def shard_py_dataset(
         )
     part = _Part(data, seed, remainder, rank, size)
     if resume is not None:
-        part.count_epochs = False
+        part.count_epochs = part.changes_with_epochs = False
         resume.at_epoch(part.set_epoch)
     return part
 

@@ -103,6 +103,8 @@ class Run:
     def shuffles(self) -> bool:
         """Whether Keras itself shuffles: arrays, and the batches of a `PyDataset`."""
         adapter = self.adapter
+        if getattr(adapter, "num_batches", None) is None:
+            return False  # It cannot.
         return any(bool(getattr(adapter, name, False)) for name in ADAPTER_SHUFFLES)
 
     def batch_count(self) -> int | float | None:

@@ -83,7 +83,11 @@ class OrdersOfOneRank(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """The list may be the user's own, and have served another call."""
-        self._orders = DataOrders(calls.calling_run(self.model))
+        run = calls.calling_run(self.model)
+        self._orders = DataOrders(run)
+        if run is not None:
+            steps = (self.params or {}).get("steps")
+            self._orders.require_whole_epochs(run.batch_count(), steps)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Data begin to be read after this."""

@@ -58,7 +58,7 @@ def _ranks_of_parts(data: Any) -> tuple[int, ...] | None:
     is_dataset = isinstance(data, tf.data.Dataset)
     sources = list(internals.upstream(data) if is_dataset else tf.nest.flatten(data))
     for ranks, parts in _parts.of(job).items():
-        if any(parts.get(id(one)) is one for one in sources):
+        if any(one is not None and parts.get(id(one)) is one for one in sources):
             return ranks
     return None
 

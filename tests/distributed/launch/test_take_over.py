@@ -371,7 +371,7 @@ def test_a_card_that_others_can_read_is_refused(
     assert main(["--take-over", str(card)]) == 1
 
     said = capfd.readouterr().err.split("\n")
-    assert "No such file or directory. A job that has ended has no card" in said[0]
+    assert "No such file or directory. A job that has ended well has no card" in said[0]
     assert "others than you can read or write it" in said[1]
     assert "is no card of a job" in said[2]
 
