@@ -106,9 +106,7 @@ class Resume(keras.callbacks.Callback):
             count.assign(done)  # A file of a run without this callback has 0.
         self._done = done
         since = done if self._messages is None else done - self._begin_messages(done)
-        epoch = step = 0
-        if since:
-            epoch, step = self._place(since)
+        epoch, step = self._place(since) if since else (0, 0)
         self._require_no_other_epoch(epoch)
         if since:
             internals.set_initial_epoch(self.model, epoch)
@@ -153,7 +151,7 @@ class Resume(keras.callbacks.Callback):
         """Refuses one that `fit` shall begin with, and that is not the one found."""
         run = calls.calling_run(self.model)
         given = 0 if run is None else run.initial_epoch
-        if given and (given != epoch or self._messages is not None):
+        if given not in (0, epoch):
             raise ValueError(
                 "[RK512] "
                 "ring_keras.data.Resume finds the epoch by itself: leave initial_epoch "
@@ -163,9 +161,7 @@ class Resume(keras.callbacks.Callback):
     def _require_known_order(self) -> None:
         """Refuses data of which a new process would pass over others at this place."""
         run = calls.calling_run(self.model)
-        if run is None:
-            return
-        if self._messages is not None:  # They see to it themselves.
+        if run is None or self._messages is not None:  # They see to it themselves.
             return
         if run.shuffles:
             raise ValueError(
