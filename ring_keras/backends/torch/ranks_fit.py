@@ -38,7 +38,6 @@ class TorchFit(RanksFit):
     ) -> Iterator[None]:
         """Its step counts as one of `fit` does."""
         with super().around_batch(model, *args, **kwargs):
-            model.make_train_function()
             train_function = internals.train_function(model)
 
             def counted(data: Any) -> Any:
