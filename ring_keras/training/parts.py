@@ -84,9 +84,9 @@ def warn_of_parts_of_others(
                 list(ours),
                 name,
                 list(divided),
-                "some parts are on no rank of these"
+                "some of it is on ranks that do not train"
                 if set(divided) - set(ours)
-                else "some parts are on several ranks",
+                else "some ranks have none of it, or the same part as others",
             )
 
 
