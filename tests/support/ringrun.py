@@ -146,8 +146,13 @@ class Ringrun:
         return [int(self.noted(name)) for name in names]
 
     def close(self) -> None:
-        """Kills those that still run; their ranks follow."""
+        """Kills those that still run; their ranks follow.
+
+        What they have said is printed: pytest shows it of a test that failed.
+        """
         for process in self._started:
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=30)
+            stderr = process.communicate(timeout=30)[1]
+            if stderr:
+                print(stderr.decode(errors="replace"))

@@ -59,6 +59,7 @@ class SshHosts(Network):
         self.ssh_config = directory / "ssh_config"
         self._directory = directory
         self._servers: list[subprocess.Popen[bytes]] = []
+        self._was_cut = False
 
     @property
     def ssh_args(self) -> str:
@@ -108,6 +109,7 @@ class SshHosts(Network):
         """Puts a host's link `down` or `up`, at the switch's end."""
         port = f"port{host}"
         run("ip", "-n", self._switch, "link", "set", port, state)
+        self._was_cut |= state == "down"
         if state == "up":  # The host hears of it later: it has no way out until then.
             shown = ("ip", "-n", self.names[host], "link", "show", "eth0")
             wait_until(lambda: "state UP" in run(*shown), f"the link of host {host}")
@@ -121,6 +123,11 @@ class SshHosts(Network):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             wait_until_dead(pids)
+        if self._was_cut:
+            # A host may still give up those whom it has asked for in vain.
+            for host in range(len(self.names)):
+                self._await_servers(host)
+            self._was_cut = False
 
     def make(self) -> None:
         super().make()
@@ -155,12 +162,18 @@ class SshHosts(Network):
                     stderr=(self._directory / f"sshd{host}.log").open("wb"),
                 )
             )
-        for host, namespace in enumerate(self.names):
-            address = (self.addresses[host], 22)
-            wait_until(
-                lambda n=namespace, a=address: inside(n, lambda: _answers(a)),
-                f"sshd of host {host} listens",
-            )
+        for host in range(len(self.names)):
+            self._await_servers(host)
+
+    def _await_servers(self, host: int) -> None:
+        """Until it and all others reach each other's sshd."""
+        for other in range(len(self.names)):
+            for source, target in ((host, other), (other, host)):
+                namespace, address = self.names[source], self.addresses[target]
+                wait_until(
+                    lambda n=namespace, a=(address, 22): inside(n, lambda: _answers(a)),
+                    f"host {source} reaches the sshd of host {target}",
+                )
 
     def remove(self) -> None:
         for namespace in self.names:
