@@ -35,8 +35,11 @@ from benchmarks.slow_links.links import make_hosts
 RANK = str(Path(__file__).with_name("rank.py"))
 HOSTS = 4
 LIMIT_S = 900
-# Updates between two meetings.
+# Updates between two meetings, and those that overlap one: longer than int8 takes.
 APART = 100
+OVERLAP = 40
+# In an epoch, at whose end all meet once more and wait for it.
+WINDOWS = 10
 RATES = ["1gbit", "100mbit", "20mbit,40ms,1%"]
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -58,14 +61,14 @@ WAYS: dict[str, dict[str, Any]] = {
         "momentum": 0.5,
         "sync_every": APART,
         "fragments": 4,
-        "overlap_steps": 5,
+        "overlap_steps": OVERLAP,
     },
     "DiLoCo, 4 fragments, overlap, int8": {
         "kind": "diloco",
         "momentum": 0.5,
         "sync_every": APART,
         "fragments": 4,
-        "overlap_steps": 5,
+        "overlap_steps": OVERLAP,
         "wire": "int8",
     },
 }
@@ -149,9 +152,8 @@ def measure_times(
         for _ in range(turns):
             for model in models:
                 for way in ways_of(model, ways):
-                    # All meet at an epoch's end, which fragments would not else. A
-                    # step of gradients may take seconds.
-                    count = 4 * APART if is_apart(way) else steps
+                    # A step of gradients may take seconds.
+                    count = WINDOWS * APART if is_apart(way) else steps
                     epochs = 2 if is_apart(way) else 3
                     said = train(network, model, way, epochs, count)
                     seconds = statistics.median(said["step_s"])

@@ -27,7 +27,7 @@ from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.run_if import run_if
 from ring_keras.optimizers.step_scope import current_step
-from ring_keras.optimizers.wires import THIN_WIRES, thin_wire
+from ring_keras.optimizers.wires import THIN_WIRES
 from ring_keras.optimizers.wrapper_hook import all_suspended
 from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
@@ -88,9 +88,9 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         overlap_steps: The ranks go on for so many updates while a meeting's averages
             are under way. What comes of them is then mixed half and half with what
             their own weights have become (Douillard et al., arXiv:2501.18512). The same
-            on every rank, and fewer than `sync_every`. With `"int8"` half of them are
-            for each of two messages; with that and `"top-k"` the ranks first wait until
-            all have said how much they have trained, and keep another copy of the
+            on every rank, and fewer than `sync_every`. With `"int8"` and `"top-k"` the
+            first fifth of them is for how much each rank has trained, and the rest for
+            one message, of `"int8"` in halves for two; ranks keep another copy of the
             weights. 0: they wait.
         pace: How many batches this rank takes for each that `fit` counts, as where
             hosts are of different speed. `"common"`: one, as every rank. `"own"`: as
@@ -470,11 +470,15 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """What follows a meeting's begin after so many updates, in their order."""
         if not self.overlap_steps:
             return
-        # Else what waits for the averages does that first.
-        middle = (self.overlap_steps + 1) // 2
-        has_two = self.wire in THIN_WIRES and len(thin_wire(self.wire).exchanges) > 1
-        if has_two and middle < self.overlap_steps:
-            yield middle, Fragment.go_on
+        # How much each rank counts is a short message, for which none of them waits if
+        # they are not too far from each other; the rest have the same time.
+        count, first = self._hook.exchanges_of(0), -(-self.overlap_steps // 5)
+        for number in range(1, count):
+            left = self.overlap_steps - first
+            later = first + -(-left * (number - 1) // (count - 1))
+            # Else what waits for the averages does that first.
+            if later < self.overlap_steps:
+                yield later, functools.partial(Fragment.go_on, exchange=number)
         yield self.overlap_steps, Fragment.merge
 
     def _unsent_amount(self, fragment: Fragment) -> tf.Tensor:

@@ -62,13 +62,12 @@ class Fragment:
             self.number,
             changes,
             tf.convert_to_tensor(self.apart),
-            self.residuals,
             self.hook.log.square_of(changes),
         )
 
-    def go_on(self) -> None:
-        """Between the two, on a wire that takes two exchanges."""
-        self.hook.go_on(self.number)
+    def go_on(self, exchange: int) -> None:
+        """Between the two, where a meeting takes several exchanges."""
+        self.hook.go_on(self.number, exchange, self.residuals)
 
     def merge(self) -> None:
         """Ends a meeting that has begun some steps ago."""

@@ -4,13 +4,20 @@ What is here belongs to this process: no file has it. A flight that is forgotten
 changed nothing.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.departures import arrive, depart, forget_departed, new_slot
+from ring_keras.ops.departures import (
+    DepartureKind,
+    arrive,
+    depart,
+    forget_departed,
+    new_slot,
+)
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.run_if import run_if
 from ring_keras.optimizers.senders import Senders
@@ -106,14 +113,17 @@ class PlainFlight(Flight):
 class ThinFlight(Flight):
     """Averages on a wire that leaves residuals.
 
-    Ranks first tell each other how much they count, and wait for that. The exchanges
-    are then under way one after the other; all begin each of them together.
+    Several exchanges are under way one after the other: of how much each rank counts,
+    then those of the wire. All ranks begin each of them together, and wait for none
+    before the step in which they go on.
     """
 
     def __init__(self, number: int, variables: Sequence[Any], wire: str) -> None:
         self._wire_name = wire
-        super().__init__(number, variables, len(self._wire.exchanges))
-        # Where it has not been forgotten, these are the residuals when it ends.
+        self.exchange_count = 1 + len(self._wire.exchanges)
+        super().__init__(number, variables, self.exchange_count)
+        # What is averaged, until it is sent; then what the messages have not said,
+        # which are the residuals when it ends, where it has not been forgotten.
         self._left = [
             tf.Variable(tf.zeros(shape), trainable=False) for shape in self._shapes
         ]
@@ -124,63 +134,60 @@ class ThinFlight(Flight):
         return thin_wire(self._wire_name)
 
     def depart(
-        self,
-        values: Sequence[tf.Tensor],
-        residuals: Sequence[tf.Tensor],
-        amount: tf.Tensor,
-        senders: Senders | None,
+        self, values: Sequence[tf.Tensor], amount: tf.Tensor, senders: Senders | None
     ) -> None:
         """Starts it; collective. None send where this rank is alone."""
-        left = list(residuals)
-        if senders is None:
-            left = own_part(values, residuals, tf.constant(1.0))
-        else:
+        self._keep([tf.cast(value, tf.float32) for value in values])
+        if senders is not None:
             of_all = senders.amount(amount)
             if senders.process_set.included():
-                with senders.step():
-                    message, left = self._wire.begin(
-                        values,
-                        residuals,
-                        senders.share(of_all),
-                        senders.process_set,
-                    )
-                    self._send(0, message, senders)
-        self._keep(left)
+                with senders.step(), tf.device("CPU:0"):
+                    self._send(0, tf.reshape(of_all, [1]), senders)
         self._exchange.assign(0)
         self._note_departure(amount)
 
-    def go_on(self, senders: Senders | None) -> None:
-        """Takes what the first exchange has given, and starts the second one."""
+    def go_on(
+        self, number: int, residuals: Sequence[Any], senders: Senders | None
+    ) -> None:
+        """Takes what the exchange before `number` has given, and starts that one."""
         if senders is not None and senders.process_set.included():
+            kept = [tf.convert_to_tensor(one) for one in self._left]
             with senders.step():
-                message, left = self._wire.go_on(
-                    self._receive(0, senders),
-                    [tf.convert_to_tensor(one) for one in self._left],
-                    senders.process_set,
-                )
-                self._send(1, message, senders)
+                if number == 1:
+                    share = self._share(senders)
+                    owed = [tf.convert_to_tensor(one) for one in residuals]
+                    message, left = self._wire.begin(
+                        kept, owed, share, senders.process_set
+                    )
+                else:
+                    message, left = self._wire.go_on(
+                        self._receive(number - 1, senders), kept, senders.process_set
+                    )
+                self._send(number, message, senders)
             self._keep(left)
-        self._exchange.assign(1)
+        self._exchange.assign(number)
 
     def arrive(
         self, residuals: Sequence[Any], senders: Senders | None
     ) -> list[tf.Tensor]:
         """Waits for it: one average for each variable; and sets the residuals."""
         self.is_under_way.assign(False)
-        last = len(self._wire.exchanges) - 1
-        if last:
+        for number in range(1, self.exchange_count):
             with in_order():
-                run_if(self._exchange < last, lambda: self.go_on(senders))
+                go_on = functools.partial(self.go_on, number, residuals, senders)
+                run_if(self._exchange < number, go_on)
         with in_order():
-            left = [tf.convert_to_tensor(one) for one in self._left]
-            sums = left
+            sums = [tf.convert_to_tensor(one) for one in self._left]
+            left = [tf.convert_to_tensor(one) for one in residuals]
             if senders is None:
+                sums = own_part(sums, left, tf.constant(1.0))
                 left = [tf.zeros_like(one) for one in left]
             else:
                 if senders.process_set.included():
+                    left = sums
                     with senders.step():
                         sums = self._wire.end(
-                            self._receive(last, senders),
+                            self._receive(self.exchange_count - 1, senders),
                             self._shapes,
                             senders.process_set,
                         )
@@ -189,23 +196,33 @@ class ThinFlight(Flight):
             residual.assign(one)
         return [tf.cast(s, dtype) for s, dtype in zip(sums, self._dtypes, strict=True)]
 
+    def _share(self, senders: Senders) -> tf.Tensor:
+        """This rank's part of all amounts; 0 if all are."""
+        with tf.device("CPU:0"):
+            amounts = self._receive(0, senders)
+            own = amounts[senders.process_set.rank()]
+            return tf.math.divide_no_nan(own, tf.reduce_sum(amounts))
+
     def _send(self, number: int, message: tf.Tensor, senders: Senders) -> None:
-        kind = self._wire.exchanges[number]
+        kind = self._kind(number)
         depart(
             self._slots[number],
             kind,
             [message],
-            name=f"{self._name}/{kind}",
+            name=f"{self._name}/{number}",
             process_set=senders.process_set,
         )
 
     def _receive(self, number: int, senders: Senders) -> tf.Tensor:
-        kind = self._wire.exchanges[number]
-        shape, dtype = self._wire.received(
-            number, self._shapes, senders.process_set.size()
-        )
-        name = f"{self._name}/{kind}"
+        size = senders.process_set.size()
+        shape, dtype = tf.TensorShape([size]), tf.float64
+        if number:
+            shape, dtype = self._wire.received(number - 1, self._shapes, size)
+        name = f"{self._name}/{number}"
         return arrive(self._slots[number], [shape], dtype, name=name)[0]
+
+    def _kind(self, number: int) -> DepartureKind:
+        return self._wire.exchanges[number - 1] if number else "allgather"
 
     def _keep(self, left: Sequence[tf.Tensor]) -> None:
         for variable, value in zip(self._left, left, strict=True):

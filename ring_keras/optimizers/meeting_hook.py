@@ -191,7 +191,6 @@ class MeetingHook(OptimizerHook):
         number: int,
         values: Sequence[tf.Tensor],
         amount: tf.Tensor,
-        residuals: Sequence[Any],
         change_square: tf.Tensor,
     ) -> None:
         """Starts what `arrive` waits for, in a later step; collective.
@@ -200,22 +199,25 @@ class MeetingHook(OptimizerHook):
             number: Of the fragment.
             values: See `average`, like the next.
             amount: See there.
-            residuals: See there. They stay as they are.
             change_square: For the log.
         """
         self._changes_under_way[number].assign(change_square)
         flight = self._flights[number]
         if isinstance(flight, ThinFlight):
-            left = [tf.convert_to_tensor(residual) for residual in residuals]
-            flight.depart(values, left, amount, self._senders())
+            flight.depart(values, amount, self._senders())
         else:
             flight.depart(values, amount, self.options.compression, self.process_set)
 
-    def go_on(self, number: int) -> None:
-        """Between `depart` and `arrive`, on a wire that takes two exchanges."""
+    def go_on(self, number: int, exchange: int, residuals: Sequence[Any]) -> None:
+        """Between `depart` and `arrive`, where a flight takes several exchanges."""
         flight = self._flights[number]
         assert isinstance(flight, ThinFlight)
-        flight.go_on(self._senders())
+        flight.go_on(exchange, residuals, self._senders())
+
+    def exchanges_of(self, number: int) -> int:
+        """How many a flight takes, one after the other."""
+        flight = self._flights[number]
+        return flight.exchange_count if isinstance(flight, ThinFlight) else 1
 
     def arrive(self, number: int, residuals: Sequence[Any]) -> list[tf.Tensor]:
         """Waits for the averages of a fragment, one for each variable."""
