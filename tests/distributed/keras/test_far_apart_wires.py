@@ -253,15 +253,17 @@ def test_each_fragment_meets_at_its_time(rank_pool):
         assert [number for number, of in enumerate(common, 1) if of[index]] == [4, 8]
 
 
-def ahead_worker(jit_compile):
+def ahead_worker(wire, most, jit_compile):
     """Rank 0 goes on when a meeting has begun, while rank 1 has not come to it."""
     model = training.build(1)
-    optimizer = ring.DiLoCo(keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=3)
+    optimizer = ring.DiLoCo(
+        keras.optimizers.SGD(0.1), sync_every=4, overlap_steps=3, wire=wire
+    )
     model.compile(optimizer, "binary_crossentropy")
     step = tf.function(step_of(model), reduce_retracing=True, jit_compile=jit_compile)
     batches = batches_of(ring.rank(), ring.size(), 9)[:8]
     step(*batches[0])  # The ranks agree.
-    waits_after = 6 if ring.rank() == 0 else 1
+    waits_after = most if ring.rank() == 0 else 1
     for number, batch in enumerate(batches[1:], 1):
         if number == waits_after:
             ring.barrier()
@@ -271,13 +273,17 @@ def ahead_worker(jit_compile):
     return model.get_weights()
 
 
-@pytest.mark.parametrize("jit_compile", [None, True])
+# By `most` updates it is not ahead of a message that it waits for.
+@pytest.mark.parametrize(
+    ("wire", "most", "jit_compile"),
+    [("float32", 6, None), ("float32", 6, True), ("int8", 4, None), ("top-k", 4, True)],
+)
 @pytest.mark.slow
-def test_no_rank_waits_for_a_meeting_that_has_begun(rank_pool, jit_compile):
-    first, second = rank_pool(2).run(ahead_worker, args=(jit_compile,))
+def test_no_rank_waits_for_a_meeting_that_has_begun(rank_pool, wire, most, jit_compile):
+    first, second = rank_pool(2).run(ahead_worker, args=(wire, most, jit_compile))
 
     assert training.as_bytes(first) == training.as_bytes(second)
-    reference = Reference(2, "sgd", "diloco", 4, overlap=3)
+    reference = Reference(2, "sgd", "diloco", 4, wire, overlap=3)
     reference.loop(0, 8)
     reference.meet()
     assert training.largest_difference(first, reference.common) < 1e-6
