@@ -31,8 +31,9 @@ class GradientError(RingKerasError, AssertionError):
 
 
 # Optimizers of a process set have numbers: of several with parameters of the same names
-# and shapes each meets its own, as its ranks make them in one order. Ranks that come to
-# an elastic job later make theirs in that job, so each job counts anew.
+# and shapes each meets its own, as its ranks make them in one order. Of an elastic job
+# some ranks have made theirs before, and may have some that nobody uses any more, so
+# there it is the order in which they are first used.
 _numbers: PerJob[defaultdict[int, Iterator[int]]] = PerJob(
     lambda: defaultdict(itertools.count)
 )
@@ -98,10 +99,18 @@ class GradientReducer:
         self._job = current_job()
         self._is_replaced = False
         self._take_over()
-        self._number = next(_numbers.of(self._job)[reduction.process_set.key()])
+        self._number: int | None = None
+        if self._job.config.elastic_socket is None:
+            self._take_number()
         _reducers.add(self)
         self._plan(self._trainable())
         weakref.finalize(self, _remove, self._hooks).atexit = False
+
+    def _take_number(self) -> int:
+        if self._number is None:
+            counts = _numbers.of(self._job)[self._reduction.process_set.key()]
+            self._number = next(counts)
+        return self._number
 
     def _take_over(self) -> None:
         """From an optimizer that was made of the same parameters before."""
@@ -153,6 +162,7 @@ class GradientReducer:
         """What was under way in another job has ended with it."""
         if self._job is not current_job() and not self._is_replaced:
             self._job = current_job()
+            self._number = None
             self.has_averages = False
             self._plan(self._trainable())
 
@@ -242,7 +252,7 @@ class GradientReducer:
             tensors,
             self._reduction,
             in_place=True,
-            name=f"DistributedOptimizer{self._number}/bucket{bucket.number}",
+            name=f"DistributedOptimizer{self._take_number()}/bucket{bucket.number}",
             function="DistributedOptimizer",
             plan=plan_of([*names, str(self._reduction.op)]),
         )

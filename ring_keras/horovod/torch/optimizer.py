@@ -321,6 +321,12 @@ def _groups_of(
     ]
     if isinstance(groups, int):  # Horovod takes a number there, too.
         num_groups, groups = groups, None
+    if groups is not None and num_groups:
+        raise ValueError(
+            "[RK149] `groups` says which gradients travel together, and `num_groups` "
+            f"into how many groups they are put: give one of the two. Received: "
+            f"num_groups={num_groups}"
+        )
     if groups is None:
         count = min(num_groups, len(own))
         if count <= 0:

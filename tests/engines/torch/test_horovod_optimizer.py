@@ -265,6 +265,7 @@ def misuse(hvd, model):
         ({"op": hvd.Max}, "hvd.Sum"),
         ({"op": hvd.Sum, "gradient_predivide_factor": 2.0}, "op=hvd.Average"),
         ({"groups": [[torch.nn.Parameter(torch.ones(1))]]}, "groups"),
+        ({"groups": [list(model.parameters())], "num_groups": 2}, "one of the two"),
     ):
         with pytest.raises(ValueError, match=rf"RK149.*{words}"):
             hvd.DistributedOptimizer(fresh(), **arguments)

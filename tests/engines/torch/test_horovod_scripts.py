@@ -78,7 +78,8 @@ def test_a_script(ringrun: Ringrun) -> None:
     assert said[0] == said[1] == pytest.approx(expected, abs=1e-6)
 
 
-# All ranks have the same batch, so that their number makes no difference.
+# All ranks have the same batch, so that their number makes no difference. The second
+# optimizer is made in the job of those ranks.
 _LOOP = """
 import signal, torch
 import horovod.torch as hvd
@@ -103,6 +104,9 @@ def backward(step):
 
 @hvd.elastic.run
 def train(state):
+    second = torch.nn.Linear(1, 1)
+    other = torch.optim.SGD(second.parameters(), lr=0.01)
+    other = hvd.DistributedOptimizer(other, second.named_parameters())
     while state.last is None or state.step < state.last:
         if state.sizes[-1:] != [hvd.size()]:
             state.sizes = [*state.sizes, hvd.size()]
@@ -114,6 +118,9 @@ def train(state):
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.step()
         scheduler.step()
+        other.zero_grad()
+        second(torch.ones(1, 1)).sum().backward()
+        other.step()
         state.step += 1
         state.commit()
         time.sleep(0.01)
