@@ -33,8 +33,11 @@ def require_known_order(data: Any) -> None:
 
 def _order_lost_by(data: tf.data.Dataset) -> str | None:
     """What is in the way, and what to do."""
-    if data.options().deterministic is False:
-        return "options().deterministic = False. Leave it out."
+    if internals.may_reorder(data):
+        return (
+            "deterministic=False, in its options() or in a transformation, or of a "
+            "shuffle() without a seed inside of interleave(). Leave it out."
+        )
     frozen: set[int] = set()  # Below a cache, which reads them in their first order.
     for one in internals.upstream(data):
         order = order_on(one)

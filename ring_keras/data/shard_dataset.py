@@ -208,12 +208,13 @@ def _require_common_order(dataset: tf.data.Dataset) -> None:
             "Pass seed=... to dataset.shuffle() (or to list_files()), or leave the "
             "shuffling to ring_keras.data.shard(dataset, seed=...)."
         )
-    if dataset.options().deterministic is False:
+    if internals.may_reorder(dataset):
         raise ValueError(
             "[RK510] "
-            "The dataset has options().deterministic = False: every rank may see "
-            "another order, so that some items would be trained on twice and others "
-            "never. Set it after ring_keras.data.shard()."
+            "The dataset has deterministic=False, in its options() or in one of its "
+            "transformations, or shuffles without a seed inside of interleave(): every "
+            "rank may see another order, so that some items would be trained on twice "
+            "and others never. Do that after ring_keras.data.shard()."
         )
 
 

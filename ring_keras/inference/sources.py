@@ -58,13 +58,13 @@ class _Dataset:
     def __init__(self, name: str, dataset: tf.data.Dataset) -> None:
         shuffles_anew = any(map(internals.reshuffles, internals.upstream(dataset)))
         has_no_seed = (0, 0) in shuffle_seeds(dataset)
-        may_vary = dataset.options().deterministic is False
+        may_vary = internals.may_reorder(dataset)
         if shuffles_anew or has_no_seed or may_vary:
             raise ValueError(
                 f"ring_keras.{name} has each rank read some of the batches, so they "
                 "must have one order, in every pass and on every rank. Received: a "
-                "dataset that is shuffled, or has options().deterministic = False. "
-                "Leave out the shuffle()."
+                "dataset that is shuffled, or has deterministic=False in options() "
+                "or a transformation. Leave that out."
             )
         self._dataset = dataset
         self.count = int(dataset.cardinality())
@@ -122,6 +122,14 @@ class _Between(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         return self._data[self._start + index]
+
+    def on_epoch_begin(self) -> None:
+        """Keras calls it; passed on."""
+        self._data.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """As `on_epoch_begin`."""
+        self._data.on_epoch_end()
 
 
 class _Arrays:

@@ -1,6 +1,6 @@
 """Pipelines and servers of tf.data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -10,7 +10,9 @@ from ring_keras.keras_internals.names import (
     CONSUMER_INDEX,
     IN_ORDER,
     ITEM_BY_ITEM_DATASETS,
+    NESTING_DATASETS,
     PARALLEL_MAP_DATASET,
+    SERIALIZED_DATASET,
     SHUFFLE_AGAIN,
     SHUFFLE_DATASET,
     SHUFFLE_SEEDS,
@@ -22,6 +24,7 @@ __all__ = [
     "is_served_in_turn",
     "keeps_batches",
     "keeps_first_pass",
+    "may_reorder",
     "reshuffles",
     "shuffle_seeds",
     "stop_data_server",
@@ -71,6 +74,58 @@ def keeps_batches(dataset: Any) -> bool:
             and private(dataset, IN_ORDER) == "false"
         )
         and dataset.options().deterministic is not False
+    )
+
+
+def may_reorder(dataset: tf.data.Dataset) -> bool:
+    """Whether a second pass, or another process, may see another order by chance.
+
+    Where `deterministic` is False, and where a function of `interleave` or `flat_map`
+    shuffles without a seed; not by shuffles of the dataset itself.
+    """
+    sources = list(upstream(dataset))
+    return (
+        dataset.options().deterministic is False
+        or any(getattr(source, IN_ORDER, None) == "false" for source in sources)
+        or (
+            any(type(source).__name__ in NESTING_DATASETS for source in sources)
+            and _has_chance_in_functions(dataset)
+        )
+    )
+
+
+def _has_chance_in_functions(dataset: tf.data.Dataset) -> bool:
+    # What a parallel interleave was told, and what is in a function, only a graph says.
+    try:
+        serialized = private(dataset, SERIALIZED_DATASET)(
+            external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
+        )
+    except tf.errors.OpError:  # Of a size, or with ops, that no graph can have.
+        return False
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    bodies = [function.node_def for function in graph.library.function]
+    return any(map(_reorders, graph.node)) or any(map(_has_chance, bodies))
+
+
+def _reorders(node: Any) -> bool:
+    return node.attr["deterministic"].s == b"false"
+
+
+def _has_chance(body: Iterable[Any]) -> bool:
+    """Whether a function has a dataset whose order is left to chance."""
+    by_name = {node.name: node for node in body}
+
+    def is_zero(name: str) -> bool:
+        node = by_name.get(name.partition(":")[0])
+        if node is None or node.op != "Const":
+            return False
+        return int(tf.make_ndarray(node.attr["value"].tensor)) == 0
+
+    # After what is shuffled and the size of the buffer come the two seeds.
+    return any(
+        _reorders(node)
+        or (node.op.startswith("ShuffleDataset") and all(map(is_zero, node.input[2:4])))
+        for node in by_name.values()
     )
 
 

@@ -45,6 +45,7 @@ __all__ = [
     "METRICS_RESULT",
     "MOMENTS",
     "NAMES_OF_BACK_ENDS",
+    "NESTING_DATASETS",
     "NEWEST_KERAS",
     "OLDEST_KERAS",
     "OVERWRITE_DIRECTLY",
@@ -55,6 +56,7 @@ __all__ = [
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
     "SAVE_VARIABLES",
+    "SERIALIZED_DATASET",
     "SERIALIZE_TO_TENSORS",
     "SGD_MOMENTUM",
     "SHARD_DATASET",
@@ -298,5 +300,10 @@ PARALLEL_MAP_DATASET = "_ParallelMapDataset"
 ITEM_BY_ITEM_DATASETS = frozenset(
     {"_MapDataset", "_OptionsDataset", PARALLEL_MAP_DATASET, "_PrefetchDataset"}
 )
-# Of a parallel map: "default", "true" or "false".
+# Of a parallel map or batch: "default", "true" or "false".
 IN_ORDER = "_deterministic"
+# Whose items come of datasets that a function makes.
+NESTING_DATASETS = frozenset(
+    {"_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset"}
+)
+SERIALIZED_DATASET = "_as_serialized_graph"

@@ -25,6 +25,13 @@ class Batches(keras.utils.PyDataset):
     def __init__(self, x, y, fails_at=None, **kwargs):
         super().__init__(**kwargs)
         self.x, self.y, self.fails_at = x, y, fails_at
+        self.passes = []
+
+    def on_epoch_begin(self):
+        self.passes.append("begins")
+
+    def on_epoch_end(self):
+        self.passes.append("ends")
 
     def __len__(self):
         return -(-len(self.x) // BATCH)
@@ -73,6 +80,7 @@ def predict_worker():
         ours = ring.predict(model, data, batch_size=batch, verbose=0)
         np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-6)
         assert ours.dtype == expected.dtype
+    assert kinds[-1][0].passes == ["begins", "ends"]
     for few in (1, BATCH, BATCH + 1):
         ours = ring.predict(model, x[:few], batch_size=BATCH, verbose=0)
         np.testing.assert_allclose(ours, expected[:few], rtol=0, atol=1e-6)
@@ -245,6 +253,8 @@ def refused_worker():
     refuses(ValueError, lambda: ring.predict(model, dataset.repeat()))
     refuses(ValueError, lambda: ring.predict(model, dataset.shuffle(9)))
     refuses(ValueError, lambda: ring.predict(model, dataset.shuffle(9, seed=1)))
+    by_chance = dataset.map(lambda *pair: pair, 2, deterministic=False)
+    refuses(ValueError, lambda: ring.predict(model, by_chance))
     refuses(ValueError, lambda: ring.predict(model, dataset, batch_size=BATCH))
     refuses(ValueError, lambda: ring.evaluate(model, dataset, y))
     refuses(ValueError, lambda: ring.predict(model, x[:0]))
@@ -275,6 +285,7 @@ def test_what_would_be_wrong_is_an_error_on_all_ranks(rank_pool):
         "infinite",
         "shuffle",
         "shuffle",
+        "deterministic=False",
         "batch_size",
         "Leave out `y`",
         "no data",

@@ -127,13 +127,52 @@ def test_what_cannot_be_split_is_refused(dataset, seed, message):
         shard_dataset(dataset, seed, "drop", 0, 2)
 
 
-def test_an_order_left_to_chance_is_refused():
+def with_options(dataset):
     options = tf.data.Options()
     options.deterministic = False
-    with pytest.raises(ValueError, match="deterministic"):
-        shard_dataset(
-            tf.data.Dataset.range(4).with_options(options), None, "drop", 0, 2
-        )
+    return dataset.with_options(options)
+
+
+def interleaved(of_each, **options):
+    return lambda dataset: dataset.interleave(
+        lambda x: of_each(tf.data.Dataset.from_tensors(x)), **options
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        with_options,
+        lambda data: data.map(tf.abs, num_parallel_calls=2, deterministic=False),
+        lambda data: data.batch(2, num_parallel_calls=2, deterministic=False).unbatch(),
+        interleaved(lambda one: one, num_parallel_calls=2, deterministic=False),
+        interleaved(lambda one: one.map(tf.abs, 2, deterministic=False)),
+        interleaved(lambda one: one.shuffle(4)),
+        lambda data: data.flat_map(lambda x: tf.data.Dataset.range(x).shuffle(4)),
+    ],
+)
+def test_an_order_left_to_chance_is_refused(changed):
+    tf.random.set_seed(None)  # A test before may have set one.
+    dataset = changed(tf.data.Dataset.range(4))
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(4))
+    with pytest.raises(ValueError, match=r"RK510.*deterministic"):
+        shard_dataset(dataset.prefetch(1), None, "drop", 0, 2)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda data: data.map(tf.abs, num_parallel_calls=2, deterministic=True),
+        interleaved(lambda one: one.shuffle(4, seed=1), num_parallel_calls=2),
+        lambda _: tf.data.Dataset.from_generator(
+            lambda: range(4), output_signature=tf.TensorSpec([], tf.int64)
+        ),
+    ],
+)
+def test_an_order_that_all_ranks_have_is_taken(changed):
+    dataset = changed(tf.data.Dataset.range(4))
+    part = shard_dataset(dataset, None, "keep", 0, 2)
+    assert [int(one) for one in part] == [0, 2]
 
 
 def test_batches_that_were_undone_are_no_batches():
