@@ -91,8 +91,8 @@ def real_example_count(data: Any) -> tf.Tensor:
 def without_padding(data: Any) -> Any:
     """The batch without its padding rows.
 
-    Sample weights may have any structure and shape: all of those of a padding row
-    say that it is one.
+    Sample weights may have any structure and shape: all of those of a padding row are
+    0, and those that `shard` has made say that it is one.
     """
     if not is_weighted_by_row(data):
         return data
@@ -139,19 +139,23 @@ class undone_if:  # noqa: N801  Reads as a statement.
 
 
 def _leaf_of_rows(data: Any) -> Any:
-    """What has a row for each example: targets rather than inputs, and as most do.
+    """What has a row for each example: a target, or else what has as many as most.
 
     A batch may have other things besides, such as a graph or a table.
     """
+    parts = [data]
     if isinstance(data, tuple) and len(data) in (2, 3):
-        data = (data[1], data[0], *data[2:])
-    leaves = []
-    for leaf in tf.nest.flatten(data):
-        shape = None if leaf is None else tf.TensorShape(leaf.shape)
-        if shape is not None and shape.rank != 0:
-            leaves.append((leaf, None if shape.rank is None else shape[0]))
-    counts = Counter(count for _, count in leaves)
-    return max(leaves, key=lambda one: counts[one[1]], default=(None, None))[0]
+        parts = [data[1], data]
+    for part in parts:
+        leaves = []
+        for leaf in tf.nest.flatten(part):
+            shape = None if leaf is None else tf.TensorShape(leaf.shape)
+            if shape is not None and shape.rank != 0:
+                leaves.append((leaf, None if shape.rank is None else shape[0]))
+        counts = Counter(count for _, count in leaves)
+        if leaves:
+            return max(leaves, key=lambda one: counts[one[1]])[0]
+    return None
 
 
 def _sample_weights(data: Any) -> list[Any]:
@@ -180,9 +184,10 @@ def _marks(weights: tf.Tensor) -> tf.Tensor:
     marked = tf.logical_and(weights == 0, bits < 0)
     if weights.shape.rank == 1:
         return marked
-    marked = tf.reshape(marked, [tf.shape(marked)[0], -1])
-    # No weight at all marks nothing.
-    return tf.logical_and(tf.reduce_all(marked, 1), tf.reduce_any(marked, 1))
+    axes = range(1, weights.shape.rank)
+    flat = tf.reshape(marked, [tf.shape(marked)[0], -1])
+    # What `padded_batch` adds behind the marks is +0.0. No weight at all marks nothing.
+    return tf.reduce_all(weights == 0, axes) & tf.reduce_any(flat[:, :1], 1)
 
 
 def _rows_where(leaf: Any, real: tf.Tensor) -> Any:

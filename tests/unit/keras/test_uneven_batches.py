@@ -51,7 +51,8 @@ def test_weights_of_any_structure_and_shape_mark_rows(as_graph):
         function = tf.function(function)
     weights = {
         "per_example": tf.constant([-0.0, -0.0, 1.0, -0.0]),
-        "per_step": tf.constant([[-0.0, -0.0], [0.0, -0.0], [1.0, 1.0], [-0.0, -0.0]]),
+        # The last one was padded behind by `padded_batch`.
+        "per_step": tf.constant([[-0.0, -0.0], [0.0, -0.0], [1.0, 1.0], [-0.0, 0.0]]),
         "none": None,
     }
 
@@ -164,6 +165,9 @@ def test_what_has_no_row_for_each_example_does_not_count():
     of_pair, of_input = count(x, tf.zeros([5]))
     assert (int(of_pair), int(of_input)) == (5, 3)
     assert int(uneven_batches.example_count((x, tf.zeros([5])))) == 5
+    # A batch of three graphs, with a place in one for each of five nodes.
+    graphs = {"nodes": tf.zeros([5, 2]), "graph_of_node": tf.zeros([5])}
+    assert int(uneven_batches.example_count((graphs, tf.zeros([3])))) == 3
 
 
 def test_scalars_count_nothing():
