@@ -5,6 +5,7 @@ from .datasets import data_server_port as data_server_port
 from .datasets import is_served_in_turn as is_served_in_turn
 from .datasets import keeps_batches as keeps_batches
 from .datasets import keeps_first_pass as keeps_first_pass
+from .datasets import may_reorder as may_reorder
 from .datasets import reshuffles as reshuffles
 from .datasets import shuffle_seeds as shuffle_seeds
 from .datasets import stop_data_server as stop_data_server
@@ -18,6 +19,7 @@ from .iterators import OWNED_ITERATOR as OWNED_ITERATOR
 from .losses import NO_WEIGHT as NO_WEIGHT
 from .losses import batch_losses as batch_losses
 from .losses import compiled_losses as compiled_losses
+from .losses import has_added_losses as has_added_losses
 from .losses import has_other_losses as has_other_losses
 from .losses import loss_divides_by_sample_weight as loss_divides_by_sample_weight
 from .losses import summed_losses as summed_losses

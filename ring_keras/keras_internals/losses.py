@@ -1,5 +1,6 @@
 """Compiled losses: what each is divided by."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -8,6 +9,7 @@ __all__ = [
     "NO_WEIGHT",
     "batch_losses",
     "compiled_losses",
+    "has_added_losses",
     "has_other_losses",
     "loss_divides_by_sample_weight",
     "summed_losses",
@@ -40,6 +42,19 @@ def has_other_losses(model: keras.Model) -> bool:
         getattr(layer, "activity_regularizer", None) is not None
         for layer in model._flatten_layers()
     )
+
+
+def has_added_losses(model: keras.Model, losses: Sequence[Any] | None = None) -> bool:
+    """Whether layers add losses of a batch: by `add_loss`, or of their activity.
+
+    Args:
+        model: The model.
+        losses: What its layers have added in a call, and of its weights; None: as its
+            attribute says.
+    """
+    found = model.losses if losses is None else losses
+    of_weights = [one for one in model.trainable_weights if one.regularizer is not None]
+    return len(found) > len(of_weights)
 
 
 def batch_losses(model: keras.Model) -> list[str]:

@@ -1,4 +1,6 @@
-"""Losses that compare whole batches, of which each rank has a part."""
+"""Losses that look at the whole batch, of which each rank has a part."""
+
+from typing import Any
 
 import keras
 from absl import logging
@@ -6,11 +8,11 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.job.topology import rank
 
-__all__ = ["warn_of_batch_losses"]
+__all__ = ["warn_of_batch_losses", "warn_of_own_lengths"]
 
 
 def warn_of_batch_losses(model: keras.Model) -> None:
-    """Says on the first rank which of a model's compiled losses do."""
+    """Says on the first rank which of a model's losses compare its examples."""
     for name in internals.batch_losses(model) if rank() == 0 else ():
         logging.log_first_n(
             logging.WARNING,
@@ -22,4 +24,30 @@ def warn_of_batch_losses(model: keras.Model) -> None:
             1,
             name,
             model.name,
+        )
+
+
+def warn_of_own_lengths(model: keras.Model, data: Any) -> None:
+    """Says so where each rank's batch may have a length of its own beside the rows.
+
+    A mean is then divided by another number of entries on each rank.
+    """
+    if not isinstance(data, tuple) or len(data) < 2 or rank() != 0:
+        return
+    leaves = [one for one in keras.tree.flatten(data[1]) if keras.ops.is_tensor(one)]
+    # Of TensorFlow, in a graph, where some are unknown.
+    shapes = [one.shape for one in leaves if getattr(one.shape, "rank", 0) is not None]
+    varies = [shape for shape in shapes if None in tuple(shape)[1:]]
+    if varies and not internals.summed_losses(model):
+        logging.log_first_n(
+            logging.WARNING,
+            "ring_keras: [RK667] "
+            "targets of model '%s' have the shape %s: a rank's batch may be longer "
+            "than another one's, and Keras divides the loss by the rank's own length, "
+            "so the update is not that of one process. Give padding a sample weight of "
+            "0 and the loss reduction='mean_with_sample_weight', or all batches one "
+            "length; if they have it, say so with tf.ensure_shape.",
+            1,
+            model.name,
+            varies[0],
         )

@@ -18,7 +18,7 @@ from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.training import uneven_batches
-from ring_keras.training.batch_losses import warn_of_batch_losses
+from ring_keras.training.batch_losses import warn_of_batch_losses, warn_of_own_lengths
 from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.own_pace import takes_own_pace
@@ -206,6 +206,8 @@ class DistributedTrainStep:
             self._summed_losses_prepared(scope),
         ):
             result = self._own_step(data)
+        if amount is not None and internals.loss_divides_by_sample_weight(self._model):
+            self._tell_of_added_losses()
         if (
             not scope.communicated
             and not scope.accumulates
@@ -277,21 +279,32 @@ class DistributedTrainStep:
         if not self._averages():
             return None
         if not internals.loss_divides_by_sample_weight(self._model):
+            warn_of_own_lengths(self._model, data)
             return uneven_batches.example_count(data)
         weights = _sample_weights(data)
         if len(weights) == 1 and len(tf.nest.flatten(self._model.loss)) == 1:
             return _total(weights[0])
-        if weights and rank() == 0:
+        if weights:
+            self._tell("several losses or sample weights", "number of examples")
+        return uneven_batches.example_count(data)
+
+    def _tell_of_added_losses(self) -> None:
+        """After the model's own step, which has made them."""
+        if internals.has_added_losses(self._model):
+            self._tell("layers that add losses of a batch", "sample weights")
+
+    def _tell(self, others: str, weights: str) -> None:
+        if rank() == 0:
             logging.log_first_n(
                 logging.WARNING,
-                "ring_keras: '%s' has several losses or sample weights, and one "
-                "with reduction='mean_with_sample_weight': ranks are weighted by "
-                "their number of examples, so the update is not exactly that of "
-                "one process.",
+                "ring_keras: '%s' has %s, and a loss with "
+                "reduction='mean_with_sample_weight': ranks are weighted by their %s, "
+                "so the update is not exactly that of one process.",
                 1,
                 self._model.name,
+                others,
+                weights,
             )
-        return uneven_batches.example_count(data)
 
 
 def _tensors(data: Any) -> list[tf.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ __all__ = [
     "current_step",
     "example_count",
     "refuse_other_losses",
+    "refuse_several_weights",
     "step_of",
 ]
 
@@ -98,19 +100,30 @@ def refuse_other_losses(model: keras.Model) -> NoReturn:
     )
 
 
+def refuse_several_weights(model: keras.Model) -> NoReturn:
+    """Losses of which each would have ranks count otherwise.
+
+    Raises:
+        RingKerasError: Always.
+    """
+    raise RingKerasError(
+        f"[RK603] Model '{model.name}' has several losses or sample weights, or layers "
+        "that add losses, and a loss with reduction='mean_with_sample_weight'. With "
+        f"Keras's back end {keras_backend().name} ranks cannot be weighted by more "
+        "than one sum: use the default reduction."
+    )
+
+
 def _weight_of(model: keras.Model, batch: Any) -> Any:
     if internals.loss_divides_by_sample_weight(model):
         _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
+        if internals.has_added_losses(model):  # By the step before, on torch.
+            refuse_several_weights(model)
         if len(weights) == 1 and len(internals.compiled_losses(model)) == 1:
             return _total(weights[0])
         if weights:
-            raise RingKerasError(
-                f"[RK603] Model '{model.name}' has several losses or sample weights, "
-                "and one with reduction='mean_with_sample_weight'. With Keras's back "
-                f"end {keras_backend().name} ranks cannot be weighted by more than one "
-                "sum: use the default reduction."
-            )
+            refuse_several_weights(model)
     return float(example_count(batch))
 
 
@@ -123,9 +136,17 @@ def _total(weights: Any) -> Any:
 
 
 def example_count(batch: Any) -> int:
-    """Rows of a batch; 1 if it has nothing with rows."""
-    for leaf in keras.tree.flatten(batch):
-        shape = tuple(getattr(leaf, "shape", ()))
-        if shape:
-            return int(shape[0])
+    """Rows of a batch; 1 if it has nothing with rows.
+
+    Those of targets, if there are any: inputs may be a graph, or a table. Else as many
+    as most inputs have.
+    """
+    parts = [batch]
+    if isinstance(batch, tuple) and len(batch) in (2, 3):
+        parts = [batch[1], batch]
+    for part in parts:
+        shapes = [getattr(leaf, "shape", ()) for leaf in keras.tree.flatten(part)]
+        counts = Counter(int(shape[0]) for shape in shapes if len(shape))
+        if counts:
+            return max(counts, key=counts.__getitem__)
     return 1

@@ -14,7 +14,12 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.backends.common.hook import hooks_of
 from ring_keras.backends.common.ranks_fit import RanksFit
-from ring_keras.backends.common.step import current_step, refuse_other_losses, step_of
+from ring_keras.backends.common.step import (
+    current_step,
+    refuse_other_losses,
+    refuse_several_weights,
+    step_of,
+)
 from ring_keras.errors import RingKerasError, translated
 from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
@@ -164,17 +169,21 @@ def _added_losses_refused(model: keras.Model) -> Iterator[None]:
     """In it its `train_step` runs: JAX has no losses of layers but within that.
 
     Raises:
-        RingKerasError: If there are any, beside a loss that adds up.
+        RingKerasError: If there are any, beside a loss that has ranks count otherwise.
     """
-    if not current_step().adds_up:
+    adds_up = current_step().adds_up
+    if not adds_up and not internals.loss_divides_by_sample_weight(model):
         yield
         return
     stateless_call = model.stateless_call
 
     def call(*args: Any, **kwargs: Any) -> Any:
         found = stateless_call(*args, **kwargs)
-        if kwargs.get("return_losses") and found[-1]:
+        losses = found[-1] if kwargs.get("return_losses") else ()
+        if adds_up and losses:
             refuse_other_losses(model)
+        if not adds_up and internals.has_added_losses(model, losses):
+            refuse_several_weights(model)
         return found
 
     # An attribute would be Keras's, too.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
@@ -168,6 +169,47 @@ def dice_worker():
             model.fit(x, y, batch_size=4, verbose=0)
         found.append([text for text in texts if "RK655" in text])
     return found
+
+
+def told_of_counts_worker():
+    """What `fit` says of lengths and of added losses."""
+    rng = np.random.default_rng(1)
+    rows = [rng.normal(size=(2 + n % 3, 4)).astype(np.float32) for n in range(8)]
+    items = [(row, row[:, :1], np.ones(len(row), np.float32)) for row in rows]
+    sizes = ([None, 4], [None, 1], [None])
+    data = tf.data.Dataset.from_generator(
+        lambda: items, output_signature=tuple(map(tf.TensorSpec, sizes))
+    )
+    data = data.apply(tf.data.experimental.assert_cardinality(len(items)))
+    activity = keras.regularizers.L2(0.1)
+    found = []
+    for lengths, reduction, regularizer in (
+        (sizes, "sum_over_batch_size", None),
+        (sizes, "mean_with_sample_weight", None),
+        (([5, 4], [5, 1], [5]), "sum_over_batch_size", activity),
+        (sizes, "mean_with_sample_weight", activity),
+    ):
+        model = keras.Sequential(
+            [
+                keras.Input((None, 4)),
+                keras.layers.Dense(1, activity_regularizer=regularizer),
+            ]
+        )
+        loss = keras.losses.MeanSquaredError(reduction=reduction)
+        model.compile(ring.DistributedOptimizer("sgd"), loss)
+        with LogTexts() as texts:
+            batches = ring.data.shard(data).padded_batch(2, lengths)
+            model.fit(batches, verbose=0)
+        parts = ("RK667", "layers that add losses")
+        found.append([part for part in parts for text in texts if part in text])
+    return found
+
+
+def test_what_makes_ranks_count_otherwise_is_told_of(rank_pool):
+    first, others = rank_pool(2).run(told_of_counts_worker)
+
+    assert first == [["RK667"], [], [], ["layers that add losses"]]
+    assert others == [[], [], [], []]
 
 
 def test_a_loss_over_the_whole_batch_is_told_of(rank_pool):

@@ -149,8 +149,8 @@ def test_train_on_batch_is_that_of_one_process(reduction):
             np.testing.assert_allclose(one, other, **CLOSE)
 
 
-def beside_a_sum_worker():
-    """A loss that sums, beside one that shows itself only in a step."""
+def beside_worker(reduction):
+    """A loss by which ranks count otherwise, beside one that only a step shows."""
     ring = begin()
     import keras
 
@@ -158,14 +158,16 @@ def beside_a_sum_worker():
     regularizer = keras.regularizers.L2(0.1)
     first = keras.layers.Dense(4, activity_regularizer=regularizer)
     model = keras.Sequential([keras.Input((4,)), first, keras.layers.Dense(1)])
-    compiled(ring, model, keras, keras.losses.MeanSquaredError(reduction="sum"))
+    compiled(ring, model, keras, keras.losses.MeanSquaredError(reduction=reduction))
+    weights = np.linspace(1, 2, len(x))
     with pytest.raises(ring.RingKerasError) as caught:
-        model.fit(x, y, batch_size=BATCH, verbose=0)
+        model.fit(x, y, batch_size=BATCH, sample_weight=weights, verbose=0)
     return str(caught.value)
 
 
-def test_what_is_added_beside_a_sum_is_refused():
-    for text in ranks(beside_a_sum_worker, 2):
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+def test_what_is_added_beside_such_a_loss_is_refused(reduction):
+    for text in ranks(beside_worker, 2, reduction):
         assert text.startswith("[RK603]"), text
 
 
