@@ -108,7 +108,7 @@ def _has_chance_in_functions(dataset: tf.data.Dataset) -> bool:
 
 
 def _reorders(node: Any) -> bool:
-    return node.attr["deterministic"].s == b"false"
+    return bool(node.attr["deterministic"].s == b"false")
 
 
 def _has_chance(body: Iterable[Any]) -> bool:

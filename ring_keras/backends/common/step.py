@@ -145,7 +145,9 @@ def example_count(batch: Any) -> int:
     if isinstance(batch, tuple) and len(batch) in (2, 3):
         parts = [batch[1], batch]
     for part in parts:
-        shapes = [getattr(leaf, "shape", ()) for leaf in keras.tree.flatten(part)]
+        shapes: list[Any] = [
+            getattr(one, "shape", ()) for one in keras.tree.flatten(part)
+        ]
         counts = Counter(int(shape[0]) for shape in shapes if len(shape))
         if counts:
             return max(counts, key=counts.__getitem__)
