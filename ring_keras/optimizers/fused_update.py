@@ -63,7 +63,11 @@ class FusedUpdate:
         trainable_variables: Sequence[Any],
         learning_rate: Any,
     ) -> None:
-        """Updates what it can, and has Keras update the others."""
+        """Updates what it can, and has Keras update the others.
+
+        Keras is called without any, too, as where another rank has them all: Nadam has
+        a product of all its steps, which it takes on there.
+        """
         kind = self._kind_now(learning_rate)
         updates: dict[tf.DType, Update] = {}
         others = []
@@ -78,7 +82,7 @@ class FusedUpdate:
                 rate = keras.ops.cast(learning_rate, dtype.name)
                 updates[dtype] = kind.begin(self._optimizer, dtype, rate)
             updates[dtype](plain, states, tf.cast(gradient, dtype))
-        if others:
+        if others or not updates:
             type(self._optimizer)._backend_update_step(
                 self._optimizer,
                 [gradient for gradient, _ in others],

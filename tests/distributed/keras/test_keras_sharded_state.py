@@ -17,6 +17,7 @@ from support.run_ranks import run_ranks
 
 import ring_keras as ring
 from ring_keras import _libraries, verify
+from ring_keras.ops.shards import shard_of
 from ring_keras.verify.one_process import leave_job
 
 STEPS = 6
@@ -222,6 +223,36 @@ def test_data_of_unknown_length_train_the_same_weights(rank_pool, size, name):
         pytest.skip("needs a newer Keras")
     results = rank_pool(size).run(compare_worker, args=("unknown_length", [name]))
     require_same_weights(results)
+
+
+def idle_rank_worker() -> list[bytes]:
+    """A rank updates none of the variables, and is then the one that others follow."""
+    result = []
+    for shard_state in (False, True):
+        model = training.assemble(
+            1, lambda: [keras.layers.Dense(1, use_bias=False)], None
+        )
+        optimizer = ring.DistributedOptimizer(
+            MAKERS["nadam"](), shard_state=shard_state
+        )
+        training.compile_model(model, optimizer)
+        data = ring.data.shard(training.dataset(training.steps_of(STEPS, ring.size())))
+        for _ in range(2):
+            last = ring.callbacks.BroadcastGlobalVariables(root_rank=ring.size() - 1)
+            training.fit(model, data, training.BATCH, callbacks=[last])
+        common = [v.numpy() for v in optimizer.variables if shard_of(v) is None]
+        result.append(training.as_bytes([*model.get_weights(), common[-1]]))
+    return result
+
+
+def test_a_rank_without_variables_counts_what_all_have_in_common(rank_pool):
+    """Nadam has one product of all its steps."""
+    (plain, sharded), *others = rank_pool(2).run(idle_rank_worker)
+
+    assert plain[-4:] != np.float32(1.0).tobytes()
+    assert sharded[-4:] == plain[-4:]
+    assert sharded == plain
+    assert others == [[plain, sharded]]
 
 
 @pytest.mark.slow
