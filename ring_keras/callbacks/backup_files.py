@@ -22,6 +22,7 @@ from ring_keras.callbacks.sealed_records import (
     unsealed,
 )
 from ring_keras.errors import RingKerasError
+from ring_keras.optimizers.common_variables import own_accumulators
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 
 __all__ = ["BackupFiles", "require_built"]
@@ -134,8 +135,9 @@ class BackupFiles:
         # One rank's, of some steps: no rank has the others' parts. Those that train
         # apart have their own.
         apart = set(map(id, meeting_optimizers(model)))
+        optimizers = internals.optimizers_of(model)
         internals.clear_accumulators(
-            one for one in internals.optimizers_of(model) if id(one) not in apart
+            own_accumulators(one for one in optimizers if id(one) not in apart)
         )
         return noted
 

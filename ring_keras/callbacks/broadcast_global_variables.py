@@ -16,7 +16,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
-from ring_keras.optimizers.common_variables import common_variables
+from ring_keras.optimizers.common_variables import common_accumulators, common_variables
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.sharded_state import (
@@ -163,6 +163,7 @@ class BroadcastGlobalVariables(keras.callbacks.Callback):
             process_set.position_of(self.root_rank),
             "fit/accumulated",
             process_set,
+            common=common_accumulators(internals.optimizers_of(self.model)),
         )
         before = internals.constants(self.model)
         variables = common_variables(self.model, is_local)

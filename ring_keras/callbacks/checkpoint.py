@@ -18,6 +18,7 @@ from ring_keras.callbacks.checkpoint_state import ModelState, refuse_ranks_apart
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.keras_internals import calls
+from ring_keras.optimizers.common_variables import own_accumulators
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
@@ -281,7 +282,8 @@ class Checkpoint(keras.callbacks.Callback):
             self._take_own()
         else:
             # Of other ranks: nobody knows whose part of the data they are of.
-            internals.clear_accumulators(internals.optimizers_of(self.model))
+            optimizers = internals.optimizers_of(self.model)
+            internals.clear_accumulators(own_accumulators(optimizers))
 
     def _take_own(self) -> None:
         """What this rank has its own of."""

@@ -92,7 +92,7 @@ class FitState:
         for optimizer, passes in self._accumulating:
             if internals.steps_done(optimizer) % passes == 0:
                 # An update that others have done without this rank has used them.
-                internals.clear_accumulators([optimizer])
+                internals.clear_accumulators(internals.accumulators([optimizer]))
         # The next trace need not compare them.
         common_start.set_started(
             [*self._common, *self._model.weights], global_process_set

@@ -9,7 +9,11 @@ from ring_keras import keras_internals as internals
 from ring_keras.elastic.object_state import ObjectState
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.shards import refuse_shards
-from ring_keras.optimizers.common_variables import common_state, common_variables
+from ring_keras.optimizers.common_variables import (
+    common_state,
+    common_variables,
+    own_accumulators,
+)
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
 __all__ = ["KerasState", "TensorFlowState"]
@@ -130,7 +134,7 @@ class KerasState(TensorFlowState):
 
     def _own_variables(self) -> list[Any]:
         """Gradients that this rank has added up, for an update to come."""
-        return internals.accumulators(self._optimizers)
+        return own_accumulators(self._optimizers)
 
     def take_from(self, source: int) -> None:
         """Takes variables and values of that rank; a collective.
@@ -141,7 +145,7 @@ class KerasState(TensorFlowState):
         before = self._steps()
         super().take_from(source)
         if self._steps() != before:
-            internals.clear_accumulators(self._optimizers)
+            internals.clear_accumulators(self._own_variables())
 
     def _steps(self) -> list[int]:
         return [internals.steps_done(optimizer) for optimizer in self._optimizers]

@@ -215,9 +215,9 @@ def require_accumulators(optimizer: keras.optimizers.Optimizer) -> None:
         raise gone([f"{type(optimizer).__name__}'s variables {GRADIENT_ACCUMULATOR}"])
 
 
-def clear_accumulators(optimizers: Iterable[keras.optimizers.Optimizer]) -> None:
-    """Has them begin to add up gradients anew."""
-    for variable in accumulators(optimizers):
+def clear_accumulators(variables: Iterable[Any]) -> None:
+    """Has these of `accumulators` begin anew."""
+    for variable in variables:
         variable.assign(np.zeros(variable.shape, variable.dtype))
 
 

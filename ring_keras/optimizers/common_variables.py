@@ -8,7 +8,14 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.ops.shards import shard_of
 
-__all__ = ["common_state", "common_variables", "common_weights", "split_weights"]
+__all__ = [
+    "common_accumulators",
+    "common_state",
+    "common_variables",
+    "common_weights",
+    "own_accumulators",
+    "split_weights",
+]
 
 IsLocal = Callable[[Any], bool]
 
@@ -76,6 +83,7 @@ def common_state(
         is_local: See `common_variables`.
     """
     optimizers = list(optimizers)
+    own = set(map(id, own_accumulators(optimizers)))
     variables = _unique(v for optimizer in optimizers for v in optimizer.variables)
     left = {
         id(variable)
@@ -87,12 +95,42 @@ def common_state(
     return [
         variable
         for variable in variables
-        if not internals.accumulates(variable)
+        if id(variable) not in own
         and shard_of(variable) is None
         and id(variable) not in left
         and not is_local(variable)
         and not (local and _is_of(variable, local, others))
     ]
+
+
+def common_accumulators(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> list[Any]:
+    """What accumulates gradients that the ranks have reduced before, in each pass.
+
+    So it is inside of what hands its gradients to several optimizers. A
+    `LossScaleOptimizer` leaves that to the one inside, if that one accumulates.
+    """
+    found: list[Any] = []
+    waiting = [(optimizer, False) for optimizer in optimizers]
+    while waiting:
+        optimizer, are_reduced = waiting.pop(0)
+        inner = internals.inner_optimizers(optimizer)
+        if not inner and are_reduced:
+            found += internals.accumulators([optimizer])
+        if not inner or hasattr(optimizer, "residuals"):  # Its ranks train apart.
+            continue
+        leaves_it = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        leaves_it = leaves_it and not internals.is_wrapper(inner[0])
+        waiting += [(one, are_reduced or not leaves_it) for one in inner]
+    return _unique(found)
+
+
+def own_accumulators(optimizers: Iterable[keras.optimizers.Optimizer]) -> list[Any]:
+    """What accumulates a rank's own gradients, until they are reduced."""
+    optimizers = list(optimizers)
+    common = set(map(id, common_accumulators(optimizers)))
+    return [v for v in internals.accumulators(optimizers) if id(v) not in common]
 
 
 def _is_of(variable: Any, names: set[str], others: set[str]) -> bool:

@@ -1,5 +1,8 @@
 """Gradients that a rank adds up until an update, where training begins."""
 
+from collections.abc import Collection
+from typing import Any
+
 import keras
 from absl import logging
 
@@ -12,7 +15,12 @@ __all__ = ["keep_own_accumulated"]
 
 
 def keep_own_accumulated(
-    model: keras.Model, root: int, name: str, process_set: ProcessSet
+    model: keras.Model,
+    root: int,
+    name: str,
+    process_set: ProcessSet,
+    *,
+    common: Collection[Any] = (),
 ) -> None:
     """Each rank goes on with the gradients that it has added up itself; a collective.
 
@@ -25,11 +33,20 @@ def keep_own_accumulated(
         root: That one's place among the ranks.
         name: Of the collective.
         process_set: The ranks that train together.
+        common: What accumulates gradients that were reduced before: the ranks take it
+            with the other variables.
     """
+    others = set(map(id, common))
+    accumulators = [
+        variable
+        for variable in internals.accumulators(internals.optimizers_of(model))
+        if id(variable) not in others
+    ]
     accumulating = [
         (optimizer, int(passes))
         for optimizer in internals.innermost_optimizers(model)
         if (passes := getattr(optimizer, "gradient_accumulation_steps", None))
+        and others.isdisjoint(map(id, internals.accumulators([optimizer])))
     ]
     own = [[internals.steps_done(one), passes] for one, passes in accumulating]
     everyones = allgather_object(own, name=name, process_set=process_set)
@@ -37,10 +54,10 @@ def keep_own_accumulated(
     are_new = any(theirs != roots for theirs in everyones)
     begun = [passes for steps, passes in roots if steps % passes]
     if not are_new and begun:
-        are_new = _are_of_one_rank(model, f"{name}/values", process_set)
+        are_new = _are_of_one_rank(accumulators, f"{name}/values", process_set)
     if not are_new:
         return
-    internals.clear_accumulators(internals.optimizers_of(model))
+    internals.clear_accumulators(accumulators)
     if begun and process_set.rank() == 0:
         logging.warning(
             "ring_keras: [RK332] "
@@ -52,8 +69,9 @@ def keep_own_accumulated(
         )
 
 
-def _are_of_one_rank(model: keras.Model, name: str, process_set: ProcessSet) -> bool:
+def _are_of_one_rank(
+    accumulators: list[Any], name: str, process_set: ProcessSet
+) -> bool:
     """Whether all have the same, as from one file; each adds up its own examples'."""
-    accumulators = internals.accumulators(internals.optimizers_of(model))
     digests = all_digests(accumulators, name, process_set)
     return bool((digests == digests[0]).all())

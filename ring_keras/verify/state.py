@@ -64,7 +64,8 @@ class TrainedState:
 
     def clear_accumulators(self) -> None:
         """Begins to accumulate gradients anew."""
-        internals.clear_accumulators(internals.optimizers_of(self._model))
+        optimizers = internals.optimizers_of(self._model)
+        internals.clear_accumulators(internals.accumulators(optimizers))
 
 
 def digest(value: Array) -> int:

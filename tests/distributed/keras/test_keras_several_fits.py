@@ -242,30 +242,51 @@ def test_callbacks_of_some_ranks_only_are_named(rank_pool):
 ROWS = 5 * 8  # Of five steps of all ranks.
 
 
-def accumulating(wrap, **kwargs):
+def each_in_one_of_two(optimizer):
+    """Bias and kernel get optimizers of their own, whose gradients are reduced before
+    either adds them up."""
+    other = type(optimizer).from_config(optimizer.get_config())
+    return keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(optimizer, {"bias": other})
+    )
+
+
+def accumulating(wrap, several=False, **kwargs):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(
         0.5, momentum=0.5, gradient_accumulation_steps=3, **kwargs
     )
+    if several:
+        optimizer = each_in_one_of_two(optimizer)
     model.compile(wrap(optimizer), loss="mse", run_eagerly=False)
     return model
 
 
-def twice_worker():
+needs_multi_optimizer = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has none"
+)
+
+
+def twice_worker(several):
     """Two fits that end between two updates, and the same in one process."""
     x, y = (array[:ROWS] for array in training.arrays())
-    ours, alone = accumulating(ring.DistributedOptimizer), accumulating(lambda o: o)
+    ours = accumulating(ring.DistributedOptimizer, several)
+    alone = accumulating(lambda optimizer: optimizer, several)
     mine = [array[ring.rank() :: ring.size()] for array in (x, y)]
     for _ in range(2):
         arguments = {"shuffle": False, "verbose": 0}
-        ours.fit(*mine, batch_size=8 // ring.size(), **arguments)
+        begin = [ring.callbacks.BroadcastGlobalVariables()]
+        ours.fit(*mine, batch_size=8 // ring.size(), callbacks=begin, **arguments)
         alone.fit(x, y, batch_size=8, **arguments)
     return training.largest_difference(ours.get_weights(), alone.get_weights())
 
 
-def test_gradients_added_up_in_one_fit_are_used_in_the_next(rank_pool):
-    assert max(rank_pool(2).run(twice_worker)) < 1e-6
+@pytest.mark.parametrize(
+    "several", [False, pytest.param(True, marks=needs_multi_optimizer)]
+)
+def test_gradients_added_up_in_one_fit_are_used_in_the_next(rank_pool, several):
+    assert max(rank_pool(2).run(twice_worker, args=(several,))) < 1e-6
 
 
 class Restores(keras.callbacks.Callback):
@@ -317,6 +338,30 @@ def test_what_one_rank_has_added_up_is_not_everyones(rank_pool, ranks):
 
     assert [said for said, _ in results] == [1, 0]
     assert max(difference for _, difference in results) < 1e-7
+
+
+def restored_sums_worker():
+    """What an update uses after the sums of reduced gradients were restored."""
+    x, y = (array[ring.rank() : ROWS : ring.size()] for array in training.arrays())
+    arguments = {"batch_size": 4, "shuffle": False, "verbose": 0}
+    model = accumulating(ring.DistributedOptimizer, several=True)
+    model.fit(x, y, **arguments)
+    saved = [v.numpy() for v in [*model.weights, *model.optimizer.variables]]
+    again = accumulating(ring.DistributedOptimizer, several=True)
+    restores = [] if ring.rank() else [Restores(saved)]
+    begin = ring.callbacks.BroadcastGlobalVariables()
+    with LogTexts() as texts:
+        again.fit(x[:4], y[:4], callbacks=[*restores, begin], **arguments)
+    model.fit(x[:4], y[:4], **arguments)
+    said = [text for text in texts if "RK332" in text]
+    return said, training.largest_difference(again.get_weights(), model.get_weights())
+
+
+@needs_multi_optimizer
+def test_sums_of_reduced_gradients_are_everyones(rank_pool):
+    for said, difference in rank_pool(2).run(restored_sums_worker):
+        assert not said
+        assert difference < 1e-7
 
 
 def momentum_worker():
