@@ -316,11 +316,13 @@ class ElasticSections(Sections):
         require_same("variables", self._state.described(), news["variables"])
         require_same("optimizers", self._state.optimizers(), news["optimizers"])
         require_same("layers", self._state.layers(), news["layers"])
-        if self._state.take_from(source):
+        have_begun = done[source] != _NOT_BEGUN
+        joins = have_begun and self._done == _NOT_BEGUN
+        if self._state.take_from(source, is_new=joins):
             attach(self._model, retrace=True)
             self._model.test_function = self._model.predict_function = None
-        if done[source] != _NOT_BEGUN:
-            self._state.stay_apart(is_new=self._done == _NOT_BEGUN)
+        if have_begun:
+            self._state.stay_apart(is_new=joins)
         self._rescale(news["size"], size())
         self._state.set_drawn(news["drawn"])
         self._state.save()

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.elastic.pending_sums import PendingSums
 from ring_keras.job.process_set import global_process_set
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
@@ -31,6 +32,7 @@ class FitState:
         self._model = model
         self._saved: list[tf.Tensor] = []
         self.look()
+        self._sums = PendingSums(model)
 
     def look(self) -> None:
         """Finds the variables; some exist after the first step only."""
@@ -68,11 +70,13 @@ class FitState:
     def save(self) -> None:
         """Keeps a copy of everything."""
         self._saved = self._read()
+        self._sums.save()
 
     def restore(self) -> None:
         """Goes back to what was kept last."""
         for variable, value in zip(self._every, self._saved, strict=True):
             variable.assign(value)
+        self._sums.restore()
 
     def restore_common(self) -> None:
         """The same of what this rank has in common with others."""
@@ -80,19 +84,21 @@ class FitState:
         for variable, value in zip(self._every[:count], self._saved, strict=False):
             variable.assign(value)
 
-    def take_from(self, source: int) -> bool:
+    def take_from(self, source: int, *, is_new: bool) -> bool:
         """Takes the common state of that rank; a collective.
+
+        Args:
+            source: The rank.
+            is_new: Whether this rank has come later than that one.
 
         Returns:
             Whether a layer of any rank computes with other constants now, so that what
             is traced must be traced again.
         """
         before = internals.constants(self._model)
+        sums = self._sums.gather(is_new=is_new)
         broadcast_variables(self._common, source, name="elastic/fit/variables")
-        for optimizer, passes in self._accumulating:
-            if internals.steps_done(optimizer) % passes == 0:
-                # An update that others have done without this rank has used them.
-                internals.clear_accumulators(internals.accumulators([optimizer]))
+        self._sums.go_on(sums, source)
         # The next trace need not compare them.
         common_start.set_started(
             [*self._common, *self._model.weights], global_process_set

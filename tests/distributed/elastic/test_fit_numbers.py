@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from support.ringrun import Ringrun
@@ -27,6 +28,8 @@ COUNT, EPOCHS = case.get("count", 24), case.get("epochs", 2)
 if number in case.get("late", []):
     wait_for("begun")
 ring.init()
+# A mean of sums waits for the weights of each pass, too.
+AWAITED = ("gradients", "train_step/weight")
 BATCH = eval(case.get("batch", "2"))
 keras.config.set_dtype_policy(case.get("policy", "float32"))
 
@@ -73,7 +76,7 @@ def steps():
 
 def tell_that_it_waits(step):
     wait_until(
-        lambda: _native.recent_collectives()[-1]["name"].startswith("gradients"),
+        lambda: _native.recent_collectives()[-1]["name"].startswith(AWAITED),
         "the step's gradients",
     )
     note(f"inside.{step}.{number}")
@@ -196,7 +199,7 @@ note(
             "states": states,
             "digest": digest,
             "kernel": model.layers[0].kernel.numpy().ravel().tolist(),
-            "rate": float(model.optimizer.learning_rate),
+            "rate": float(getattr(model.optimizer, "learning_rate", 0.0)),
         }
     ),
 )
@@ -270,6 +273,43 @@ def test_one_process_makes_the_same(ringrun: Ringrun, case: dict[str, Any]) -> N
     # An epoch of two ranks has 6 steps.
     assert 1 in first["sizes"]
     assert first["sizes"][-6:] == [2] * 6
+    assert first["digest"] == second["digest"]
+
+
+_SEVERAL = (
+    "keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap("
+    "keras.optimizers.SGD(0.5, gradient_accumulation_steps=4),"
+    "{'adds': keras.optimizers.SGD(0.25, gradient_accumulation_steps=4)}))"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "keras.optimizers.SGD(0.5, gradient_accumulation_steps=4)",
+        pytest.param(
+            _SEVERAL,
+            marks=pytest.mark.skipif(
+                not hasattr(keras.optimizers, "MultiOptimizer"),
+                reason="this Keras has none",
+            ),
+        ),
+    ],
+    ids=["one", "several"],
+)
+def test_who_joins_leaves_the_mean_of_the_others(
+    ringrun: Ringrun, optimizer: str
+) -> None:
+    case = {**_DIES_AND_IS_REPLACED, "deaths": [[0, 3]], "op": "Average"}
+    case |= {"count": 20, "epochs": 3}
+
+    (first, second), _ = fit(
+        ringrun, *_REPLACED, ends=[1, 2], optimizer=optimizer, **case
+    )
+
+    # Two of the first ten steps wait for the second epoch, where another rank joins.
+    assert first["sizes"] == [1] * 10 + [2] * 10
     assert first["digest"] == second["digest"]
 
 

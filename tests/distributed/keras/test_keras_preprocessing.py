@@ -206,7 +206,8 @@ def newcomer_worker():
     state = FitState(model)
     if ring.rank() == 1:
         model.layers[0].adapt(ROWS)
-    taken = [state.take_from(1), state.take_from(1)]
+    is_new = ring.rank() == 0
+    taken = [state.take_from(1, is_new=is_new) for _ in range(2)]
     output = model(ROWS).numpy()
     seed = int(model.layers[1].seed_generator.state.numpy()[0])
     return taken, float(np.abs(output - right(ROWS, ROWS)).max()), seed

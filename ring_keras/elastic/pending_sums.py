@@ -1,0 +1,127 @@
+"""Gradients that ranks have added up when some are lost, or come, before the update."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ring_keras import _native
+from ring_keras import keras_internals as internals
+from ring_keras.job.topology import rank, size
+from ring_keras.optimizers.common_variables import own_accumulators
+from ring_keras.optimizers.meeting_hook import meeting_optimizers
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.values.reduce_op import ReduceOp
+
+__all__ = ["PendingSums"]
+
+
+class PendingSums:
+    """Each rank's own sums, until the ranks reduce them.
+
+    An update takes their mean over the ranks that there are by then, also over those
+    that have come in between and have none. So the others' count for more from then on.
+
+    Args:
+        model: A model that is built, with its optimizers.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        own = set(map(id, own_accumulators(internals.optimizers_of(model))))
+        apart = internals.innermost(meeting_optimizers(model))
+        self._optimizers = [
+            _Accumulating(optimizer, int(passes), optimizer in apart)
+            for optimizer in internals.innermost_optimizers(model)
+            if (passes := getattr(optimizer, "gradient_accumulation_steps", None))
+            and own.issuperset(map(id, internals.accumulators([optimizer])))
+        ]
+        # Of each optimizer: for how many ranks' this rank's sums count, and in which
+        # update.
+        self._counts = [(0, 1.0)] * len(self._optimizers)
+        self._saved = self._counts
+
+    def save(self) -> None:
+        """Keeps what is said of the sums, when they are copied."""
+        self._saved = self._counts
+
+    def restore(self) -> None:
+        """Goes back to what was kept last, when they do."""
+        self._counts = self._saved
+
+    def gather(self, *, is_new: bool) -> list[list[float]]:
+        """Before ranks take the steps of one of them: what each has; a collective.
+
+        Args:
+            is_new: Whether this rank has come later, and so has none.
+
+        Returns:
+            Of each rank a list: of each optimizer its steps, and its count.
+        """
+        if not self._optimizers:
+            return []
+        own: list[float] = []
+        for one, (update, count) in zip(self._optimizers, self._counts, strict=True):
+            steps = internals.steps_done(one.optimizer)
+            if is_new or update != steps // one.passes:
+                count = 0.0 if is_new else 1.0
+            own += [steps, count]
+        rows: list[list[float]] = _native.allgather(
+            np.array([own], np.float64), "elastic/fit/sums"
+        ).tolist()
+        return rows
+
+    def go_on(self, everyones: list[list[float]], source: int) -> None:
+        """Keeps this rank's sums if they are of the update to come, or clears them.
+
+        Args:
+            everyones: What `gather` has returned.
+            source: The rank whose steps all have taken since.
+        """
+        counts = []
+        for index, one in enumerate(self._optimizers):
+            rows = [row[2 * index : 2 * index + 2] for row in everyones]
+            update, passed = divmod(int(rows[source][0]), one.passes)
+            # An update that others have done without this rank has used them.
+            has = [bool(passed) and one.goes_with(row, rows[source]) for row in rows]
+            mine = rows[rank()][1] if has[rank()] else 0.0
+            variables = internals.accumulators([one.optimizer])
+            if not has[rank()]:
+                internals.clear_accumulators(variables)
+            total = sum(row[1] for row, its in zip(rows, has, strict=True) if its)
+            if one.is_averaged() and mine and total != size():
+                factor = size() / total
+                for variable in map(internals.tensorflow_variable, variables):
+                    variable.assign(variable * tf.cast(factor, variable.dtype))
+                mine *= factor
+            counts.append((update, mine if passed else 1.0))
+        self._counts = counts
+
+
+class _Accumulating:
+    """One optimizer that adds up gradients before the ranks reduce them.
+
+    Args:
+        optimizer: One of Keras's, that updates variables itself.
+        passes: How many make an update.
+        is_apart: Whether ranks train apart, each by its own sums.
+    """
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, passes: int, is_apart: bool
+    ) -> None:
+        self.optimizer = optimizer
+        self.passes = passes
+        self._is_apart = is_apart
+
+    def is_averaged(self) -> bool:
+        """Whether the ranks take the mean of their sums."""
+        hook = OptimizerHook.of(self.optimizer)
+        is_mean = hook is not None and hook.op is ReduceOp.AVERAGE
+        return is_mean and not self._is_apart
+
+    def goes_with(self, row: list[float], source: list[float]) -> bool:
+        """Whether a rank's sums go into the same update as those of the source."""
+        if self._is_apart:
+            return True  # It has those that it was left with.
+        if self.is_averaged():
+            return row[0] == source[0] and row[1] > 0
+        return row[1] > 0 and row[0] // self.passes == source[0] // self.passes
