@@ -155,6 +155,10 @@ class Checkpoint(keras.callbacks.Callback):
         except Exception as error:  # Raised when all ranks can hear of it.
             self._start.failure = error
 
+    def loses_passes(self, callbacks: list[keras.callbacks.Callback]) -> bool:
+        """Whether a checkpoint lacks what a tape has added up over several passes."""
+        return True
+
     def _restore_newest(self) -> None:
         """The first rank begins with the newest checkpoint, if it is to."""
         if not self.restore:

@@ -145,6 +145,10 @@ class Elastic(keras.callbacks.Callback):
             None if self._files is None else _Backup(self.model, self._files),
         )
 
+    def loses_passes(self, callbacks: list[keras.callbacks.Callback]) -> bool:
+        """Whether what a tape adds up over several passes is lost with a rank."""
+        return is_elastic()
+
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Divides the data of a validation among the ranks that there are."""
         run = calls.calling_run(self.model)

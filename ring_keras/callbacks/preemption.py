@@ -148,6 +148,13 @@ class Preemption(keras.callbacks.Callback):
             self.model, callbacks, self._signals, self._leave_validation
         )
 
+    def loses_passes(self, callbacks: list[keras.callbacks.Callback]) -> bool:
+        """Whether the next start goes on where a tape has added up several passes.
+
+        Without `Resume` it begins the epoch anew.
+        """
+        return any(getattr(one, "finds_step", False) for one in callbacks)
+
     def _require_restored(self) -> None:
         failure, self._failure = self._failure, None
         if not self._agreed(0 if failure is None else 1):

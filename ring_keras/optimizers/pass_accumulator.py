@@ -1,6 +1,9 @@
 """Gradients of several passes, added up until it is time to reduce them."""
 
-from collections.abc import Callable, Hashable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -9,9 +12,61 @@ from ring_keras import keras_internals as internals
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.gradient_values import Gradient
 
-__all__ = ["PassAccumulator"]
+__all__ = ["PassAccumulator", "PassesSeen", "passes_watched"]
 
 _Reduce = Callable[[list[Gradient]], list[Gradient]]
+
+
+@dataclass
+class PassesSeen:
+    """What tapes add up in the steps of one model.
+
+    Attributes:
+        most: In how many passes; 1 if no step that was traced adds up any.
+    """
+
+    most: int = 1
+
+    def refuse(self, lost_by: str) -> None:
+        """Raises if there are sums, and the callback of this name loses them."""
+        if lost_by and self.most > 1:
+            raise ValueError(
+                "[RK522] "
+                f"ring_keras.callbacks.{lost_by} has training go on in the middle of "
+                "several passes, and a DistributedGradientTape with "
+                f"backward_passes_per_step={self.most} keeps what it has added up "
+                "where nothing saves it. Leave out backward_passes_per_step: give the "
+                f"optimizer gradient_accumulation_steps={self.most}, and apply the "
+                "gradients of each pass."
+            )
+
+
+class _Watched(threading.local):
+    seen: PassesSeen | None = None
+    lost_by = ""
+
+
+_watched = _Watched()
+
+
+@contextlib.contextmanager
+def passes_watched(seen: PassesSeen, lost_by: str) -> Iterator[None]:
+    """Around steps that are traced, or run eagerly.
+
+    Args:
+        seen: Takes down what they add up.
+        lost_by: The name of a callback that loses it; empty if none does.
+
+    Raises:
+        ValueError: If there is such a callback, and anything is added up.
+    """
+    seen.refuse(lost_by)
+    before = _watched.seen, _watched.lost_by
+    _watched.seen, _watched.lost_by = seen, lost_by
+    try:
+        yield
+    finally:
+        _watched.seen, _watched.lost_by = before
 
 
 class _Sums:
@@ -52,6 +107,9 @@ class PassAccumulator:
         Returns:
             What `reduce` returned; zeros in all passes but the last.
         """
+        if _watched.seen is not None:
+            _watched.seen.most = max(_watched.seen.most, self._passes)
+            _watched.seen.refuse(_watched.lost_by)
         for source in sources:
             if not internals.is_variable(source):
                 raise TypeError(

@@ -13,6 +13,7 @@ from ring_keras.errors import translated
 from ring_keras.job.topology import size
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.graphs import trace_train_function
+from ring_keras.optimizers.pass_accumulator import PassesSeen, passes_watched
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.own_pace import refuse_without_fit
 from ring_keras.training.step_thread import (
@@ -48,6 +49,8 @@ class TrainFunction:
         self._traced: tuple[Any, ...] | None = None
         # Whether it was traced by a `fit` that takes batches at a pace of its own.
         self._is_paced = False
+        # What was traced by now.
+        self._passes = PassesSeen()
         self.before_next_call: Callable[[Any], None] | None = None
         """Called once, with the iterator of the next call, before that runs."""
 
@@ -55,6 +58,7 @@ class TrainFunction:
         """Has Keras make another one, which is traced anew."""
         internals.set_train_function(self._model, None)
         self._function = internals.train_function(self._model)
+        self._passes = PassesSeen()
         internals.set_train_function(self._model, self)
 
     @translated()
@@ -90,6 +94,7 @@ class TrainFunction:
                 internals.leave_out_batch_end(callbacks)
                 return self._last_result
         pace = fit.pace
+        lost_by = _loses_passes(callbacks)
         with contextlib.nullcontext() if pace is None else pace.watched():
             self._prepare(iterator)
             if fit.is_done_already():
@@ -97,10 +102,10 @@ class TrainFunction:
                     next(iterator)
                 return {}
             if pace is None:
-                self._last_result = self._run(iterator)
+                self._last_result = self._run(iterator, lost_by)
             else:
                 self._is_paced = True
-                self._last_result = pace.execute(lambda: self._run(iterator))
+                self._last_result = pace.execute(lambda: self._run(iterator, lost_by))
         fit.execution_is_done()
         return self._last_result
 
@@ -109,8 +114,8 @@ class TrainFunction:
         if task is not None:
             task(iterator)
 
-    def _run(self, iterator: Any) -> Any:
-        with failures_noted(self._model):
+    def _run(self, iterator: Any, lost_by: str = "") -> Any:
+        with failures_noted(self._model), passes_watched(self._passes, lost_by):
             return self._call(iterator)
 
     def _call(self, iterator: Any) -> Any:
@@ -127,6 +132,15 @@ class TrainFunction:
                 return result
             self._traced = traced
         return run_beside_main_thread(self._function, iterator)
+
+
+def _loses_passes(callbacks: keras.callbacks.CallbackList) -> str:
+    """The name of the first of them that goes on without what tapes have added up."""
+    for callback in callbacks.callbacks:
+        loses = getattr(callback, "loses_passes", None)
+        if loses is not None and loses(callbacks.callbacks):
+            return type(callback).__name__
+    return ""
 
 
 def _fit_around(run: calls.Run | None) -> DistributedFit | None:

@@ -390,9 +390,28 @@ class Batches(keras.utils.PyDataset):
         return np.zeros((2, 2), np.float32), np.zeros((2, 1), np.float32)
 
 
-def refused(data=part, optimizer=None, built=True, callbacks=(), **options):
+class AddsUpByTape(keras.Sequential):
+    def train_step(self, data):
+        tape = ring.DistributedGradientTape(
+            tf.GradientTape(), backward_passes_per_step=2
+        )
+        with tape:
+            loss = self.compute_loss(data[0], data[1], self(data[0]))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def refused(
+    data=part,
+    optimizer=None,
+    built=True,
+    callbacks=(),
+    cls=keras.Sequential,
+    **options,
+):
     layers = [keras.Input((2,))] if built else []
-    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    model = cls([*layers, keras.layers.Dense(1)])
     optimizer = optimizer or keras.optimizers.SGD(0.1)
     ours = {"backward_passes_per_step", "op", "shard_state"}
     names = ours & options.keys()
@@ -420,6 +439,7 @@ results = {
     "steps": refused(part.repeat(), steps_per_epoch=2),
     "unbuilt": refused(built=False),
     "accumulating": refused(backward_passes_per_step=2),
+    "tape": refused(cls=AddsUpByTape),
     "sharded": refused(shard_state=True),
     "preemption": refused(callbacks=[ring.callbacks.Preemption(here / "backup")]),
     "checkpoint": refused(
@@ -521,6 +541,7 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
         "steps": "steps_per_epoch",
         "unbuilt": "a model that is built",
         "accumulating": "backward_passes_per_step",
+        "tape": "[RK522] ring_keras.callbacks.Elastic ",
         "sharded": "[RK336]",
         "preemption": "in one fit() with Preemption",
         "checkpoint": "Leave out backup_dir",

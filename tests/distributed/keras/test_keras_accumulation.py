@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import pytest
+import tensorflow as tf
 from support import training
 
 import ring_keras as ring
@@ -79,3 +80,65 @@ def kept_worker():
 
 def test_a_state_has_what_its_rank_has_added_up(rank_pool):
     assert rank_pool(2).run(kept_worker) == [[1.0, 1.0, 1.0], [2.0, 0.0, 2.0]]
+
+
+class AddsUpByTape(keras.Model):
+    """Two passes make an update."""
+
+    def train_step(self, data):
+        x, y = data
+        with ring.DistributedGradientTape(
+            tf.GradientTape(), backward_passes_per_step=2
+        ) as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def lost_passes_worker(directory, run_eagerly):
+    """What is said of callbacks in the first `fit`, and in a later one."""
+
+    def said(model, *names, epochs=1):
+        resume = ring.data.Resume()
+        made = {
+            "Checkpoint": lambda: ring.callbacks.Checkpoint(f"{directory}/parts"),
+            "Preemption": lambda: ring.callbacks.Preemption(f"{directory}/backup"),
+            "Resume": lambda: resume,
+        }
+        data = ring.data.shard(training.dataset(16), seed=1, resume=resume).batch(4)
+        callbacks = [ring.callbacks.BroadcastGlobalVariables()]
+        callbacks += [made[name]() for name in names]
+        try:
+            model.fit(data, epochs=epochs, verbose=0, callbacks=callbacks)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def new_model():
+        model = training.build(1, AddsUpByTape)
+        model.compile("sgd", "binary_crossentropy", run_eagerly=run_eagerly)
+        return model
+
+    model = new_model()
+    good = [said(model), said(model, "Preemption"), said(model, "Resume")]
+    refused = {
+        # There are steps left that Resume does not pass over.
+        (when, names[0]): said(
+            model if when == "later" else new_model(), *names, epochs=99
+        )
+        for names in (("Checkpoint",), ("Preemption", "Resume"))
+        for when in ("first", "later")
+    }
+    return good, refused
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_passes_of_a_tape_are_not_lost_in_silence(rank_pool, tmp_path, run_eagerly):
+    results = rank_pool(2).run(lost_passes_worker, args=(str(tmp_path), run_eagerly))
+
+    for good, refused in results:
+        assert good == ["", "", ""]
+        for (_, name), text in refused.items():
+            assert f"[RK522] ring_keras.callbacks.{name} " in text
+            assert "gradient_accumulation_steps=2" in text
