@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
 
 from ring_keras import keras_internals as internals
@@ -25,8 +26,10 @@ from ring_keras.errors import RingKerasError
 from ring_keras.optimizers.common_variables import own_accumulators
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 
-__all__ = ["BackupFiles", "require_built"]
+__all__ = ["BackupFiles", "require_built", "unfiled_values"]
 
+# In a record: what optimizers have that Keras leaves out of a file of weights.
+_UNFILED = "unfiled"
 _WEIGHTS = ".weights.h5"
 _RECORD = ".json"
 # The last one, and the one before in case that it is damaged.
@@ -51,14 +54,14 @@ class BackupFiles:
         self._directory = directory
 
     def save(
-        self, weights: memoryview, steps: int, place: Mapping[str, int] | None = None
+        self, weights: memoryview, steps: int, place: Mapping[str, Any] | None = None
     ) -> str:
         """Makes a backup, and then forgets all but the last ones.
 
         Args:
             weights: As `keras_internals.weights_file` gives them.
             steps: How many the model has been trained for.
-            place: What else to note, for `restore`.
+            place: What else to note, for `restore`, with `unfiled_values`.
 
         Returns:
             Where the weights are.
@@ -90,7 +93,7 @@ class BackupFiles:
         return self._directory.path(stem + _WEIGHTS)
 
     def save_if_newest(
-        self, weights: memoryview, steps: int, place: Mapping[str, int]
+        self, weights: memoryview, steps: int, place: Mapping[str, Any]
     ) -> None:
         """The same, by processes that do not know of each other.
 
@@ -132,6 +135,9 @@ class BackupFiles:
                 return None
             weights, noted = newest
             model.load_weights(weights)
+        unfiled = internals.unfiled_state(internals.optimizers_of(model)).values()
+        for variable, value in zip(unfiled, noted.pop(_UNFILED, []), strict=False):
+            variable.assign(value)
         # One rank's, of some steps: no rank has the others' parts. Those that train
         # apart have their own.
         apart = set(map(id, meeting_optimizers(model)))
@@ -193,6 +199,13 @@ class BackupFiles:
             for stem in self._stems(ending):
                 if stem not in kept:
                     self._directory.remove(stem + ending)
+
+
+def unfiled_values(model: keras.Model) -> dict[str, Any]:
+    """To note with a backup: the part of the state that is in no file of Keras's."""
+    unfiled = internals.unfiled_state(internals.optimizers_of(model)).values()
+    values = [np.asarray(variable.numpy()).tolist() for variable in unfiled]
+    return {_UNFILED: values} if values else {}
 
 
 def require_built(model: keras.Model) -> None:

@@ -1,10 +1,12 @@
 """Writes backups while training goes on."""
 
+from typing import Any
+
 import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.background_write import BackgroundWrite, wait_for_all_writes
-from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.callbacks.backup_files import BackupFiles, unfiled_values
 from ring_keras.monitoring.events import add_checkpoint
 
 __all__ = ["BackupWriter"]
@@ -36,10 +38,11 @@ class BackupWriter:
         """
         self.wait()
         weights = internals.weights_file(model)
-        self._write.begin(lambda: self._save(weights, steps))
+        unfiled = unfiled_values(model)
+        self._write.begin(lambda: self._save(weights, steps, unfiled))
 
-    def _save(self, weights: memoryview, steps: int) -> None:
-        add_checkpoint("Preemption", self._files.save(weights, steps), steps)
+    def _save(self, weights: memoryview, steps: int, unfiled: dict[str, Any]) -> None:
+        add_checkpoint("Preemption", self._files.save(weights, steps, unfiled), steps)
 
     def wait(self) -> None:
         """Until the last backup is on the disk.

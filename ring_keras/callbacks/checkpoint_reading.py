@@ -118,6 +118,8 @@ class WholeCheckpoint:
             path = Path(directory) / "model.weights.h5"
             path.write_bytes(self.weights())
             model.load_weights(path)
+        for number in state.unfiled:
+            state.values[number].variable.assign(self.value(number))
 
 
 @contextlib.contextmanager

@@ -41,6 +41,8 @@ class _Value:
 class ModelState:
     """All that is saved of a model: what Keras saves, and what each rank draws.
 
+    And what optimizers have that Keras leaves out.
+
     Values have numbers, in an order that is the same on all ranks and in every process
     that makes the model.
 
@@ -67,6 +69,9 @@ class ModelState:
             *internals.recurrent_states(model),
         ):
             self._number(variable)
+        unfiled = internals.unfiled_state(internals.optimizers_of(model))
+        self.unfiled = [self._number(variable) for variable in unfiled.values()]
+        """The numbers of what optimizers have, and Keras does not save."""
 
     def _number(self, variable: Any) -> int:
         key = internals.variable_key(variable)

@@ -14,7 +14,7 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_directory import is_remote
-from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.callbacks.backup_files import BackupFiles, unfiled_values
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.momentum import scale_momentum
 from ring_keras.elastic.elastic_sections import ElasticSections
@@ -380,7 +380,8 @@ class _Backup:
         try:
             with _sigterm_held_off():
                 weights = internals.weights_file(self._model)
-                self._files.save_if_newest(weights, steps, place)
+                noted = {**place, **unfiled_values(self._model)}
+                self._files.save_if_newest(weights, steps, noted)
         except Exception as error:  # The job ends by another one.
             logging.error("ring_keras: [RK610] Elastic cannot save: %s", error)
         else:

@@ -102,6 +102,8 @@ from .optimizers import steps_done as steps_done
 from .optimizers import steps_done_of as steps_done_of
 from .optimizers import trainable_variables as trainable_variables
 from .optimizers import training_optimizers as training_optimizers
+from .optimizers import unfiled_state as unfiled_state
+from .optimizers import untrack_state as untrack_state
 from .optimizers import velocities as velocities
 from .private_names import owner_of as owner_of
 from .private_names import private as private

@@ -15,7 +15,7 @@ from ring_keras.keras_internals.names import (
     TRAINABLE_VARIABLES,
 )
 from ring_keras.keras_internals.private_names import gone, private
-from ring_keras.keras_internals.variables import variable_key
+from ring_keras.keras_internals.variables import is_keras_variable, variable_key
 
 __all__ = [
     "accumulates",
@@ -38,6 +38,8 @@ __all__ = [
     "steps_done_of",
     "trainable_variables",
     "training_optimizers",
+    "unfiled_state",
+    "untrack_state",
     "velocities",
 ]
 
@@ -187,6 +189,35 @@ def forget_state(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
         optimizer._untrack_variable(variable)
     optimizer.built = False
     return state
+
+
+def unfiled_state(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> dict[tuple[int, str], keras.Variable]:
+    """What these, or those in them, keep beside `variables`, and so beside files.
+
+    Keras leaves it out where a `LossScaleOptimizer` builds the optimizer inside: there
+    it does not track what that one keeps in an attribute, such as Nadam's product of
+    all its steps.
+
+    Returns:
+        By the place of the optimizer among the innermost ones, and by attribute.
+    """
+    found = {}
+    for place, optimizer in enumerate(innermost(optimizers)):
+        known = [*optimizer.variables, *trainable_variables(optimizer)]
+        keys = set(map(variable_key, known))
+        for name, value in vars(optimizer).items():
+            if is_keras_variable(value) and variable_key(value) not in keys:
+                found[place, name] = value
+    return found
+
+
+def untrack_state(optimizer: keras.optimizers.Optimizer, name: str) -> keras.Variable:
+    """Leaves an attribute of a built one out of `variables`; returns what it has."""
+    variable: keras.Variable = getattr(optimizer, name)
+    optimizer._untrack_variable(variable)
+    return variable
 
 
 def accumulates(variable: Any) -> bool:

@@ -84,7 +84,12 @@ def common_state(
     """
     optimizers = list(optimizers)
     own = set(map(id, own_accumulators(optimizers)))
-    variables = _unique(v for optimizer in optimizers for v in optimizer.variables)
+    variables = _unique(
+        [
+            *(v for optimizer in optimizers for v in optimizer.variables),
+            *internals.unfiled_state(optimizers).values(),
+        ]
+    )
     left = {
         id(variable)
         for optimizer in optimizers

@@ -161,9 +161,12 @@ class ShardedState:
         """Builds it once more, and keeps this rank's part of what it had."""
         optimizer = self._optimizer
         variables = list(internals.trainable_variables(optimizer))
+        unfiled = internals.unfiled_state([optimizer])
         before = internals.forget_state(optimizer)
         self.build(variables)
         optimizer.built = True
+        for (_, name), old in unfiled.items():
+            internals.untrack_state(optimizer, name).assign(old)
         for old, new in zip(before, internals.optimizer_state(optimizer), strict=True):
             if self._has(new):
                 new.assign(old)

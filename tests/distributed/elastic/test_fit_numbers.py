@@ -247,6 +247,7 @@ _DECAY = "keras.optimizers.schedules.ExponentialDecay(0.125, 4, 0.5, True)"
     [
         _HALF,
         {**_HALF, "optimizer": _ADAM.format("gradient_accumulation_steps=3")},
+        {**_HALF, "optimizer": "keras.optimizers.Nadam(0.125)"},
         {"optimizer": _ADAM.format(_AVERAGED)},
         {"optimizer": _ADAM.format(_DECAY)},
         {"optimizer": _ADAM.format("gradient_accumulation_steps=3")},
@@ -257,6 +258,7 @@ _DECAY = "keras.optimizers.schedules.ExponentialDecay(0.125, 4, 0.5, True)"
     ids=[
         "half",
         "half_accumulation",
+        "half_nadam",
         "ema",
         "schedule",
         "accumulation",

@@ -32,6 +32,10 @@ MODELS = {
         ),
         **seed,
     ),
+    # Of which Keras's files lack a variable.
+    "loss_scaled_nadam": lambda **seed: build(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam(0.01)), **seed
+    ),
     "accumulation": lambda **seed: build(
         keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), **seed
     ),

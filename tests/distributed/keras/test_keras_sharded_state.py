@@ -17,6 +17,7 @@ from support.run_ranks import run_ranks
 
 import ring_keras as ring
 from ring_keras import _libraries, verify
+from ring_keras import keras_internals as internals
 from ring_keras.ops.shards import shard_of
 from ring_keras.verify.one_process import leave_job
 
@@ -223,6 +224,31 @@ def test_data_of_unknown_length_train_the_same_weights(rank_pool, size, name):
         pytest.skip("needs a newer Keras")
     results = rank_pool(size).run(compare_worker, args=("unknown_length", [name]))
     require_same_weights(results)
+
+
+def built_before_worker() -> None:
+    """Nadam in a LossScaleOptimizer that is built before its state is divided."""
+    model = build(1)
+    plain, optimizer = (
+        optimizers.LossScaleOptimizer(optimizers.Nadam(0.01)) for _ in range(2)
+    )
+    for one in (plain, optimizer):
+        one.build(model.trainable_variables)
+    (product,) = internals.unfiled_state([optimizer]).values()
+    product.assign(0.5)
+
+    ring.DistributedOptimizer(optimizer, shard_state=True)
+
+    (product,) = internals.unfiled_state([optimizer]).values()
+    assert float(product.numpy()) == 0.5
+    names = [[v.name for v in one.variables] for one in (plain, optimizer)]
+    # It counts steps, and has a rate, before it has the rest.
+    assert sorted(names[0]) == sorted(names[1])
+    assert any(map(shard_of, optimizer.variables))
+
+
+def test_a_state_that_is_divided_later_has_the_same_variables(rank_pool):
+    rank_pool(2).run(built_before_worker)
 
 
 def idle_rank_worker() -> list[bytes]:

@@ -11,6 +11,7 @@ import pytest
 from ring_keras import RingKerasError
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles
+from ring_keras.callbacks.backup_writer import BackupWriter
 
 
 def model_of(value):
@@ -53,6 +54,29 @@ def names(directory):
 def pairs(*steps):
     paths = [make(Path(), count) for count in steps for make in (record, weights)]
     return [path.name for path in paths]
+
+
+def test_what_keras_leaves_out_of_its_file_is_noted(tmp_path):
+    """The product of all steps of a Nadam that a LossScaleOptimizer has built."""
+
+    def scaled_model():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        nadam = keras.optimizers.Nadam()
+        model.compile(keras.optimizers.LossScaleOptimizer(nadam), "mse")
+        return model
+
+    def unfiled(model):
+        (variable,) = internals.unfiled_state([model.optimizer]).values()
+        return float(variable.numpy())
+
+    saved, other = scaled_model(), scaled_model()
+    saved.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    writer = BackupWriter(BackupFiles(tmp_path))
+    writer.save(saved, 1)
+    writer.wait()
+
+    assert writer.restore(other) == 1
+    assert unfiled(other) == unfiled(saved) != 1.0
 
 
 def test_keras_reads_the_file_in_memory(tmp_path):
