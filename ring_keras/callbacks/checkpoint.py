@@ -210,8 +210,10 @@ class Checkpoint(keras.callbacks.Callback):
         terms = [self.every, self.keep, self.restore]
         if process_set_of(self.model).rank() != 0:
             return None, [*terms, None]
-        if not self._start.is_searched:  # The first one has been lost.
+        if not self._start.is_searched:
             self._restore_newest()
+        # Where a rank is lost by now, the others begin anew, with the state before.
+        self._start.is_searched = False
         name = self._start.name
         if name is not None and self._steps() != self._start.steps:
             raise RingKerasError(
@@ -404,7 +406,8 @@ class _Start:
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
-        # Whether this rank was the first when its callbacks began.
+        # Whether this rank has looked for a checkpoint since it began, if it was the
+        # first by then.
         self.is_searched = False
         # Whether it has begun with the others; not, if it has come later.
         self.is_common = False

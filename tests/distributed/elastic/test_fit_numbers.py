@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -108,6 +109,16 @@ def execution_is_done(fit, end=DistributedFit.execution_is_done):
 
 DistributedFit.goes_on = goes_on
 DistributedFit.execution_is_done = execution_is_done
+
+
+def checkpoint_begins(checkpoint, end=ring.callbacks.Checkpoint._set_epoch):
+    end(checkpoint)
+    if number in case.get("dies_where_fit_begins", []):
+        os.kill(os.getpid(), signal.SIGKILL)
+    ring.barrier(name="fit has begun")
+
+
+ring.callbacks.Checkpoint._set_epoch = checkpoint_begins
 
 
 class Log(keras.callbacks.Callback):
@@ -439,3 +450,26 @@ def test_the_best_model_outlives_who_has_saved_it(ringrun: Ringrun) -> None:
     (end,), _ = fit(ringrun, ends=[1], deaths=[[0, 8]], **case)
 
     assert end["states"][0]["best"] == 1.0
+
+
+@pytest.mark.slow
+def test_a_rate_is_scaled_once_where_a_rank_is_lost_at_the_beginning(
+    ringrun: Ringrun, tmp_path: Path
+) -> None:
+    optimizer = "keras.optimizers.SGD(0.5, momentum=0.5)"
+    case: dict[str, Any] = {"optimizer": optimizer, "compared": False}
+    case |= {"callbacks": [f"ring.callbacks.Checkpoint({str(tmp_path)!r})"]}
+    fit(ringrun, ends=[0, 1], epochs=1, **case)
+
+    ends, _ = fit(
+        ringrun,
+        size=3,
+        ends=[0, 1],
+        scale="linear",
+        # When all have restored what two ranks had, and scaled the rate.
+        dies_where_fit_begins=[2],
+        **case,
+    )
+
+    # The script compares the ranks' variables.
+    assert [end["rate"] for end in ends] == [0.5, 0.5]
