@@ -84,6 +84,10 @@ class GradientReducer:
         """Whether there is another rank to reduce with."""
         return has_peers(self.process_set)
 
+    def share_owed(self, other: "GradientReducer") -> None:
+        """Keeps what a rank owes with another one's, of the same options."""
+        self._low_rank = other._low_rank
+
     def step_weight(self) -> StepWeight | None:
         """How much this rank counts in the current step; None for all alike."""
         step = current_step()

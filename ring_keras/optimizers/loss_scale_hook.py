@@ -40,6 +40,9 @@ class LossScaleHook(WrapperHook):
         for inner in internals.inner_optimizers(self._optimizer):
             if OptimizerHook.of(inner) is None:
                 self._install_hook(inner, self.options, adopted=self.adopted)
+            hook = OptimizerHook.of(inner)
+            if hook is not None:
+                self._take_owed(hook)
 
     def _apply(
         self,

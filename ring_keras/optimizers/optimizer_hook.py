@@ -127,6 +127,13 @@ class OptimizerHook:
         finally:
             self._suspended = before
 
+    def _take_owed(self, inner: "OptimizerHook") -> None:
+        """Shares what ranks owe with the hook of the optimizer inside.
+
+        That one stays where `compile()` puts another optimizer around it.
+        """
+        self._reducer.share_owed(inner._reducer)
+
     def _replace(self, name: str, method: Callable[..., Any]) -> None:
         internals.replace(self._optimizer, name, method)
 

@@ -256,6 +256,35 @@ def test_nothing_is_lost(rank_pool):
         assert distances[-1] < 0.25 * distances[0]
 
 
+def compiled_again_worker():
+    """The weights of two fits, with and without `compile()` between them."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        data = batches_of(ring.rank(), uneven=False, overflow=False)
+        weights = []
+        for again in (False, True):
+            model = build()
+            optimizer = ring.DistributedOptimizer(
+                optimizers.SGD(0.2, momentum=0.9),
+                compression=ring.Compression.powersgd(rank=1),
+            )
+            model.compile(optimizer, "mse")
+            for _ in range(2):
+                model.fit(dataset_of(data), verbose=0)
+                if again:
+                    # Keras puts another LossScaleOptimizer around it.
+                    model.compile(optimizer, "mse")
+            weights.append(training.as_bytes(model.get_weights()))
+        return weights
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def test_what_is_owed_outlives_another_compile(rank_pool):
+    for once, again in rank_pool(2).run(compiled_again_worker):
+        assert once == again
+
+
 def overflow_worker(where):
     """The kernel after three steps, of which the second may overflow elsewhere."""
     kernel, bias = tf.Variable(tf.zeros((20, 30))), tf.Variable(tf.zeros((3,)))
