@@ -136,7 +136,15 @@ class BackupFiles:
             weights, noted = newest
             model.load_weights(weights)
         unfiled = internals.unfiled_state(internals.optimizers_of(model)).values()
-        for variable, value in zip(unfiled, noted.pop(_UNFILED, []), strict=False):
+        values = noted.pop(_UNFILED, [])
+        if len(values) != len(unfiled):
+            logging.warning(
+                "ring_keras: the backup was made by an earlier ring_keras, which did "
+                "not save what Nadam in a LossScaleOptimizer has of all its steps: it "
+                "begins that anew."
+            )
+            values = []
+        for variable, value in zip(unfiled, values, strict=bool(values)):
             variable.assign(value)
         # One rank's, of some steps: no rank has the others' parts. Those that train
         # apart have their own.

@@ -57,7 +57,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         self._optimizers: list[keras.optimizers.Optimizer] = []
         # Of one call of `fit`: its first epoch, and the batches that it has had.
         self._initial_epoch: int | None = None
-        self._steps_now = 0
+        self._steps_now = self._steps_before = 0
         self._batches = 0
         self._batches_before_epoch = 0
 
@@ -158,19 +158,25 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
                 "ring_keras.schedules.Warmup in place of the callback."
             )
         self._steps_now = max(counts)
+        if not self._batches:
+            self._steps_before = self._steps_now
         return self._steps_now
 
     def steps_since_first_epoch(self, step: int) -> int:
-        """The same, if an optimizer that is new had taken those of earlier epochs.
+        """The same, if the optimizer had taken those of earlier epochs, as long as now.
 
-        Of `fit(initial_epoch=...)`, which may begin with one.
+        `fit(initial_epoch=...)` may begin with a new one, or with one that has taken
+        more steps in an epoch, on fewer ranks.
         """
         if not self._initial_epoch or is_elastic():  # Epochs have other numbers there.
             return step
         # The epochs of `fit`, whatever this callback is to take for one.
         per_epoch = (self.params or {}).get("steps") or self.known_steps_per_epoch()
         ahead = step - self._steps_now
-        return max(step, self._initial_epoch * per_epoch + self._batches + ahead)
+        by_epochs = self._initial_epoch * per_epoch + self._batches + ahead
+        if self._steps_before >= (self._initial_epoch + 1) * per_epoch:
+            return by_epochs
+        return max(step, by_epochs)
 
     def _may_skip(self) -> bool:
         """Whether an optimizer skips steps whose gradients are not finite."""

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet, global_process_set
@@ -15,7 +16,10 @@ __all__ = ["weighted_step"]
 
 @contextlib.contextmanager
 def weighted_step(
-    batch: Any, *, process_set: ProcessSet | None = None
+    batch: Any,
+    *,
+    process_set: ProcessSet | None = None,
+    model: keras.Model | None = None,
 ) -> Iterator[tuple[Any, tf.Tensor]]:
     """Makes a rank count by its examples in the averages of gradients inside.
 
@@ -55,6 +59,9 @@ def weighted_step(
         batch: A batch, whose first dimension is that of the examples. It may be
             empty, from `join`, and may have padding rows, from `shard`.
         process_set: Ranks that train together. Defaults to all.
+        model: On a rank that has no examples in this step, its state stays as it is:
+            moving statistics, and metrics of its own. Without it a row of zeros counts
+            there, as for `BatchNormalization`.
 
     Yields:
         The batch to compute with, without padding, and its number of examples, a
@@ -74,5 +81,9 @@ def weighted_step(
     if may_have_padding or uneven_batches.may_be_empty(batch):
         batch = uneven_batches.at_least_one_row(batch)
         present = count > 0
-    with enter_step(StepScope(process_set, StepWeight(count, process_set), present)):
+    scope = StepScope(process_set, StepWeight(count, process_set), present)
+    undone: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if model is not None and present is not None:
+        undone = uneven_batches.undone_if(count == 0, uneven_batches.own_state(model))
+    with undone, enter_step(scope):
         yield batch, count

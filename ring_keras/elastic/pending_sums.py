@@ -54,7 +54,8 @@ class PendingSums:
             is_new: Whether this rank has come later, and so has none.
 
         Returns:
-            Of each rank a list: of each optimizer its steps, and its count.
+            Of each rank a list: of each optimizer its steps, its count, and whether
+            it may have sums, by passes that it has taken itself.
         """
         if not self._optimizers:
             return []
@@ -63,7 +64,7 @@ class PendingSums:
             steps = internals.steps_done(one.optimizer)
             if is_new or update != steps // one.passes:
                 count = 0.0 if is_new else 1.0
-            own += [steps, count]
+            own += [steps, count, float(not is_new)]
         rows: list[list[float]] = _native.allgather(
             np.array([own], np.float64), "elastic/fit/sums"
         ).tolist()
@@ -78,16 +79,17 @@ class PendingSums:
         """
         counts = []
         for index, one in enumerate(self._optimizers):
-            rows = [row[2 * index : 2 * index + 2] for row in everyones]
+            rows = [row[3 * index : 3 * index + 3] for row in everyones]
             update, passed = divmod(int(rows[source][0]), one.passes)
             # An update that others have done without this rank has used them.
             has = [bool(passed) and one.goes_with(row, rows[source]) for row in rows]
+            # 0 of one that has come since: it has the passes from then on.
             mine = rows[rank()][1] if has[rank()] else 0.0
             variables = internals.accumulators([one.optimizer])
             if not has[rank()]:
                 internals.clear_accumulators(variables)
             total = sum(row[1] for row, its in zip(rows, has, strict=True) if its)
-            if one.is_averaged() and mine and total != size():
+            if one.is_averaged() and has[rank()] and total not in (0, size()):
                 factor = size() / total
                 for variable in map(internals.tensorflow_variable, variables):
                     variable.assign(variable * tf.cast(factor, variable.dtype))
@@ -123,5 +125,5 @@ class _Accumulating:
         if self._is_apart:
             return True  # It has those that it was left with.
         if self.is_averaged():
-            return row[0] == source[0] and row[1] > 0
-        return row[1] > 0 and row[0] // self.passes == source[0] // self.passes
+            return row[0] == source[0] and row[2] > 0
+        return row[2] > 0 and row[0] // self.passes == source[0] // self.passes

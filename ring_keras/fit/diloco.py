@@ -90,8 +90,9 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             their own weights have become (Douillard et al., arXiv:2501.18512). The same
             on every rank, and fewer than `sync_every`. With `"int8"` and `"top-k"` the
             first fifth of them is for how much each rank has trained, and the rest for
-            one message, of `"int8"` in halves for two; ranks keep another copy of the
-            weights. 0: they wait.
+            one message, of `"int8"` in halves for two; with fewer than three (two for
+            `"top-k"`) ranks wait for the first of it. They keep another copy of the
+            weights. 0: they wait for all.
         pace: How many batches this rank takes for each that `fit` counts, as where
             hosts are of different speed. `"common"`: one, as every rank. `"own"`: as
             many as it can while the slowest rank takes one; `fit` measures that and
@@ -201,6 +202,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             *self._amounts_apart,
             *self.residuals,
             *self.inner_optimizer.variables,
+            *internals.unfiled_state([self.inner_optimizer]).values(),
         ]
 
     @property
@@ -472,7 +474,9 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             return
         # How much each rank counts is a short message, for which none of them waits if
         # they are not too far from each other; the rest have the same time.
-        count, first = self._hook.exchanges_of(0), -(-self.overlap_steps // 5)
+        count = self._hook.exchanges_of(0)
+        # With few updates it is waited for at once, so that the rest has those.
+        first = -(-self.overlap_steps // 5) if self.overlap_steps >= count else 0
         for number in range(1, count):
             left = self.overlap_steps - first
             later = first + -(-left * (number - 1) // (count - 1))

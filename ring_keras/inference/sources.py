@@ -97,6 +97,8 @@ class _Py:
         self.count = int(data.num_batches)
 
     def first(self) -> Any:
+        # As Keras does before it reads; ranks compare what follows from it.
+        self._data.on_epoch_begin()
         return self._data[0]
 
     def between(self, start: int, end: int) -> dict[str, Any]:
@@ -123,12 +125,8 @@ class _Between(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         return self._data[self._start + index]
 
-    def on_epoch_begin(self) -> None:
-        """Keras calls it; passed on."""
-        self._data.on_epoch_begin()
-
     def on_epoch_end(self) -> None:
-        """As `on_epoch_begin`."""
+        """Keras calls it; passed on."""
         self._data.on_epoch_end()
 
 

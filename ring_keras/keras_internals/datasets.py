@@ -1,5 +1,6 @@
 """Pipelines and servers of tf.data."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -8,14 +9,17 @@ import tensorflow as tf
 from ring_keras.keras_internals.names import (
     CACHE_DATASET,
     CONSUMER_INDEX,
+    FUNCTIONS_OF_DATASET,
     IN_ORDER,
     ITEM_BY_ITEM_DATASETS,
     NESTING_DATASETS,
+    PARALLEL_INTERLEAVE,
     PARALLEL_MAP_DATASET,
     SERIALIZED_DATASET,
     SHUFFLE_AGAIN,
     SHUFFLE_DATASET,
     SHUFFLE_SEEDS,
+    SOURCE_TENSORS,
 )
 from ring_keras.keras_internals.private_names import private
 
@@ -30,6 +34,9 @@ __all__ = [
     "stop_data_server",
     "upstream",
 ]
+
+
+_MOST_SERIALIZED_NBYTES = 1 << 24
 
 
 def upstream(dataset: Any) -> Iterator[Any]:
@@ -87,24 +94,56 @@ def may_reorder(dataset: tf.data.Dataset) -> bool:
     return (
         dataset.options().deterministic is False
         or any(getattr(source, IN_ORDER, None) == "false" for source in sources)
-        or (
-            any(type(source).__name__ in NESTING_DATASETS for source in sources)
-            and _has_chance_in_functions(dataset)
-        )
+        or any(map(_has_chance_in_functions, sources))
+        or _interleaves_by_chance(dataset, sources)
     )
 
 
-def _has_chance_in_functions(dataset: tf.data.Dataset) -> bool:
-    # What a parallel interleave was told, and what is in a function, only a graph says.
+def _has_chance_in_functions(source: tf.data.Dataset) -> bool:
+    """What is in a function of one, but for datasets that it takes from outside."""
+    if type(source).__name__ not in NESTING_DATASETS:
+        return False
+    bodies = []
+    for wrapper in private(source, FUNCTIONS_OF_DATASET)():
+        graph = wrapper.function.graph.as_graph_def()
+        bodies += [graph.node, *(one.node_def for one in graph.library.function)]
+    return any(map(_has_chance, bodies))
+
+
+def _interleaves_by_chance(
+    dataset: tf.data.Dataset, sources: list[tf.data.Dataset]
+) -> bool:
+    # What it was told only a serialized graph says, which has all data that are in
+    # memory: so this looks if those are names of files, and the like.
+    parallel = [one for one in sources if type(one).__name__ == PARALLEL_INTERLEAVE]
+    if not parallel or sum(map(_nbytes_in_memory, sources)) > _MOST_SERIALIZED_NBYTES:
+        return False
     try:
         serialized = private(dataset, SERIALIZED_DATASET)(
             external_state_policy=tf.data.experimental.ExternalStatePolicy.IGNORE
         )
-    except tf.errors.OpError:  # Of a size, or with ops, that no graph can have.
+    except tf.errors.OpError:  # It has what no graph can have.
         return False
     graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
-    bodies = [function.node_def for function in graph.library.function]
-    return any(map(_reorders, graph.node)) or any(map(_has_chance, bodies))
+    return any(map(_reorders, graph.node))
+
+
+def _nbytes_in_memory(source: tf.data.Dataset) -> float:
+    """Of its own tensors; without an end where functions take what may have more."""
+    captured = [
+        tensor
+        for wrapper in private(source, FUNCTIONS_OF_DATASET)()
+        for tensor in wrapper.function.captured_inputs
+    ]
+    if any(tensor.dtype == tf.variant for tensor in captured):
+        return math.inf
+    own = [getattr(source, name, None) for name in SOURCE_TENSORS]
+    tensors = [*captured, *tf.nest.flatten(own)]
+    return sum(
+        float(one.dtype.size * (one.shape.num_elements() or 0))
+        for one in tensors
+        if isinstance(one, tf.Tensor)
+    )
 
 
 def _reorders(node: Any) -> bool:

@@ -1,6 +1,5 @@
 """Compiled losses: what each is divided by."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,9 +8,11 @@ __all__ = [
     "NO_WEIGHT",
     "batch_losses",
     "compiled_losses",
+    "divides_by_lengths",
     "has_added_losses",
     "has_other_losses",
     "loss_divides_by_sample_weight",
+    "regularizes_activity",
     "summed_losses",
 ]
 
@@ -38,23 +39,24 @@ def has_other_losses(model: keras.Model) -> bool:
     What layers add by `add_loss` is known once the model has been called.
     """
     others = [loss for loss in compiled_losses(model) if not _adds_up(loss)]
-    return bool(others or model.losses) or any(
+    return bool(others or model.losses) or regularizes_activity(model)
+
+
+def has_added_losses(model: keras.Model) -> bool:
+    """Whether layers have added losses: of their activity, or by `add_loss`.
+
+    Those may be of the batch, or of weights alone.
+    """
+    of_weights = [one for one in model.trainable_weights if one.regularizer is not None]
+    return len(model.losses) > len(of_weights)
+
+
+def regularizes_activity(model: keras.Model) -> bool:
+    """Whether a layer adds a loss of what it makes of the batch."""
+    return any(
         getattr(layer, "activity_regularizer", None) is not None
         for layer in model._flatten_layers()
     )
-
-
-def has_added_losses(model: keras.Model, losses: Sequence[Any] | None = None) -> bool:
-    """Whether layers add losses of a batch: by `add_loss`, or of their activity.
-
-    Args:
-        model: The model.
-        losses: What its layers have added in a call, and of its weights; None: as its
-            attribute says.
-    """
-    found = model.losses if losses is None else losses
-    of_weights = [one for one in model.trainable_weights if one.regularizer is not None]
-    return len(found) > len(of_weights)
 
 
 def batch_losses(model: keras.Model) -> list[str]:
@@ -79,6 +81,20 @@ def compiled_losses(model: keras.Model) -> list[Any]:
 
 def _adds_up(loss: Any) -> bool:
     return isinstance(loss, keras.losses.Loss) and loss.reduction in _SUMS
+
+
+def divides_by_lengths(model: keras.Model) -> bool:
+    """Whether a mean may be taken of a loss for each step of a sequence, by Keras."""
+    is_keras = all(
+        getattr(type(model), name) is getattr(keras.Model, name)
+        for name in ("compute_loss", "train_step")
+    )
+    return is_keras and any(
+        not _adds_up(loss)
+        and not isinstance(loss, keras.losses.CTC)
+        and getattr(loss, "__name__", loss) not in ("ctc", "CTC")
+        for loss in compiled_losses(model)
+    )
 
 
 NO_WEIGHT = 1e-30

@@ -28,6 +28,7 @@ __all__ = [
     "EPOCH_ITERATOR",
     "EPOCH_STEPS",
     "FIRST_EPOCH",
+    "FUNCTIONS_OF_DATASET",
     "GRADIENT_ACCUMULATOR",
     "GRAPH_IS_MISSING",
     "INITIAL_EPOCH",
@@ -49,6 +50,7 @@ __all__ = [
     "NEWEST_KERAS",
     "OLDEST_KERAS",
     "OVERWRITE_DIRECTLY",
+    "PARALLEL_INTERLEAVE",
     "PARALLEL_MAP_DATASET",
     "PRIVATE_NAMES",
     "PROFILED_BATCHES",
@@ -303,7 +305,9 @@ ITEM_BY_ITEM_DATASETS = frozenset(
 # Of a parallel map or batch: "default", "true" or "false".
 IN_ORDER = "_deterministic"
 # Whose items come of datasets that a function makes.
+PARALLEL_INTERLEAVE = "_ParallelInterleaveDataset"
 NESTING_DATASETS = frozenset(
-    {"_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset"}
+    {"_FlatMapDataset", "_InterleaveDataset", PARALLEL_INTERLEAVE}
 )
+FUNCTIONS_OF_DATASET = "_functions"
 SERIALIZED_DATASET = "_as_serialized_graph"

@@ -129,14 +129,15 @@ def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def summed(values: tf.Tensor) -> tuple[tf.Tensor, Any]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            if amount is not None:
-                upstream = upstream * amount
-            upstream = over_ranks(upstream, f"{name}/gradient")
-            if amount is not None:
-                # Of a batch that counts for nothing, in float16 that would be infinite.
-                counts = amount > 1e10 * internals.NO_WEIGHT
-                upstream = tf.where(counts, upstream / amount, 0)
-            return upstream
+            now = current_step()
+            # None where gradients are not averaged, as by a tape that adds them up.
+            counts_alike = now is not None and now.weight is None
+            if amount is None or counts_alike:
+                return over_ranks(upstream, f"{name}/gradient")
+            upstream = over_ranks(upstream * amount, f"{name}/gradient")
+            # Of a batch that counts for nothing, in float16 that would be infinite.
+            counts = amount > 1e10 * internals.NO_WEIGHT
+            return tf.where(counts, upstream / amount, 0)
 
         return over_ranks(values, name), gradient
 

@@ -64,7 +64,10 @@ def in_unordered_graph() -> bool:
     """Whether operations made now run in an order that TensorFlow chooses."""
     if tf.executing_eagerly():
         return False
-    graph = tf.compat.v1.get_default_graph()
+    return _is_unordered(tf.compat.v1.get_default_graph())
+
+
+def _is_unordered(graph: tf.Graph) -> bool:
     # Set while a tf.function is traced, where stateful operations keep their order.
     return not getattr(graph, "_add_control_dependencies", False)
 
@@ -102,9 +105,15 @@ def unique_in_graph(name: str) -> str:
     if not in_unordered_graph():
         return name
     graph = tf.compat.v1.get_default_graph()
-    # The branches of a tf.cond share the names of its graph.
-    while getattr(graph, "outer_graph", None) is not None:
-        graph = graph.outer_graph
+    # The branches of a tf.cond share the names of its graph. What surrounds the graph
+    # of a function's gradients runs in order: each time those are traced, as by one
+    # rank alone, they have the same names.
+    is_in_order = tf.compat.v1.executing_eagerly_outside_functions()
+    while (outer := getattr(graph, "outer_graph", None)) is not None:
+        is_function = hasattr(outer, "outer_graph")
+        if is_in_order and not (is_function and _is_unordered(outer)):
+            break
+        graph = outer
     used = _names_of_graphs.setdefault(graph, set())
     unique, number = name, 0
     while unique in used:

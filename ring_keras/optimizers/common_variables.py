@@ -127,7 +127,10 @@ def common_accumulators(
             continue
         leaves_it = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         leaves_it = leaves_it and not internals.is_wrapper(inner[0])
-        waiting += [(one, are_reduced or not leaves_it) for one in inner]
+        # One that is not hooked, as before `fit`, reduces nothing itself.
+        is_hooked = internals.replacement(optimizer, internals.BUILD) is not None
+        reduces = is_hooked and not leaves_it
+        waiting += [(one, are_reduced or reduces) for one in inner]
     return _unique(found)
 
 

@@ -1,5 +1,6 @@
 """Gradients averaged over the ranks, for training loops of one's own."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.pass_accumulator import PassAccumulator
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.step_scope import current_step
+from ring_keras.optimizers.step_scope import StepScope, current_step, enter_step
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -175,12 +176,27 @@ class DistributedGradientTape:
             RankMismatchError: If the ranks' gradients differ in shape, dtype or
                 number.
         """
-        gradients = self._tape.gradient(target, sources, *args, **kwargs)
-        flat = self._reduced(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         step = current_step()
+        with self._counted(step):
+            gradients = self._tape.gradient(target, sources, *args, **kwargs)
+        flat_sources = tf.nest.flatten(sources)
+        flat = self._reduced(tf.nest.flatten(gradients), flat_sources)
         if step is not None:
+            step.kept_own.update(
+                internals.variable_key(source)
+                for source in flat_sources
+                if self._options.keeps_local and self._options.is_local(source)
+            )
             step.tape_gradients.update((id(g), g) for g in flat)
         return tf.nest.pack_sequence_as(gradients, flat)
+
+    def _counted(
+        self, step: StepScope | None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Has what communicates in backward count ranks as the reduction will."""
+        if step is None or self._options.op is ReduceOp.AVERAGE:
+            return contextlib.nullcontext()
+        return enter_step(dataclasses.replace(step, weight=None))
 
     def _reduced(self, gradients: list[Gradient], sources: list[Any]) -> list[Gradient]:
         options = self._options

@@ -65,7 +65,9 @@ class LossScaleHook(WrapperHook):
                 super()._apply(grads, trainable_variables)
 
     def _hand_on(self, grads: list[Gradient], variables: list[Any] | None) -> None:
-        self._equal_on_all_ranks = not self.options.keeps_local
+        step = current_step()
+        keeps_own = self.options.keeps_local or (step is not None and step.kept_own)
+        self._equal_on_all_ranks = not keeps_own
         try:
             super()._hand_on(grads, variables)
         finally:

@@ -174,7 +174,10 @@ class OptimizerHook:
         step = current_step()
         if not self.adopted or step is None or not step.tape_gradients:
             return reduce(grads, sources)
-        own = [None if id(g) in step.tape_gradients else g for g in grads]
+        own = [
+            None if id(g) in step.tape_gradients or step.keeps_own(source) else g
+            for g, source in zip(grads, sources, strict=True)
+        ]
         if all(g is None for g in own):
             return list(grads)
         reduced = reduce(own, sources)

@@ -70,6 +70,7 @@ class StepScope:
             None if there are none.
         communicated: Whether gradients have been reduced in this step.
         accumulates: Whether an eager step may be one that only accumulates.
+        kept_own: Keys of those variables that a tape keeps on each rank.
         reduced: Keys of the variables whose gradients the ranks have reduced, or
             keep to themselves as they were told to.
         batch_normalizations: How many have asked for moments of all ranks.
@@ -84,9 +85,18 @@ class StepScope:
     summed_losses_for: ReduceOp | None = None
     communicated: bool = False
     accumulates: bool = False
+    kept_own: set[Hashable] = field(default_factory=set)
     reduced: set[Hashable] = field(default_factory=set)
     batch_normalizations: int = 0
     tape_gradients: dict[int, Any] = field(default_factory=dict)
+
+    def keeps_own(self, source: Any) -> bool:
+        """Whether a tape has kept the gradient of this variable on its rank."""
+        return (
+            bool(self.kept_own)
+            and not isinstance(source, str)
+            and internals.variable_key(source) in self.kept_own
+        )
 
     def note_reduced(self, sources: Iterable[Any]) -> None:
         """Takes down that the gradients of these variables have been reduced."""

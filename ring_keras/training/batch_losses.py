@@ -38,15 +38,15 @@ def warn_of_own_lengths(model: keras.Model, data: Any) -> None:
     # Of TensorFlow, in a graph, where some are unknown.
     shapes = [one.shape for one in leaves if getattr(one.shape, "rank", 0) is not None]
     varies = [shape for shape in shapes if None in tuple(shape)[1:]]
-    if varies and not internals.summed_losses(model):
+    if varies and internals.divides_by_lengths(model):
         logging.log_first_n(
             logging.WARNING,
             "ring_keras: [RK667] "
             "targets of model '%s' have the shape %s: a rank's batch may be longer "
-            "than another one's, and Keras divides the loss by the rank's own length, "
-            "so the update is not that of one process. Give padding a sample weight of "
-            "0 and the loss reduction='mean_with_sample_weight', or all batches one "
-            "length; if they have it, say so with tf.ensure_shape.",
+            "than another one's, and Keras divides a loss of each step by the rank's "
+            "own length, so the update is not that of one process. Give padding a "
+            "sample weight of 0 and the loss reduction='mean_with_sample_weight', or "
+            "all batches one length; if they have it, say so with tf.ensure_shape.",
             1,
             model.name,
             varies[0],

@@ -170,16 +170,8 @@ class DistributedTrainStep:
                 "out. Use op=ring_keras.Average, or data in equal parts: "
                 "ring_keras.data.shard(remainder='drop').",
             )
-        # All ranks have the same moving statistics, also one without a batch.
-        synchronized = internals.synchronized_statistics(self._model)
-        own = [
-            variable
-            for variable in self._model.non_trainable_variables
-            if all(variable is not other for other in synchronized)
-        ]
-        with uneven_batches.undone_if(
-            count == 0, [*own, *self._model.metrics_variables]
-        ):
+        own = uneven_batches.own_state(self._model)
+        with uneven_batches.undone_if(count == 0, own):
             return self._run(
                 uneven_batches.at_least_one_row(data),
                 amount,
@@ -206,7 +198,11 @@ class DistributedTrainStep:
             self._summed_losses_prepared(scope),
         ):
             result = self._own_step(data)
-        if amount is not None and internals.loss_divides_by_sample_weight(self._model):
+        if (
+            amount is not None
+            and _sample_weights(data)
+            and internals.loss_divides_by_sample_weight(self._model)
+        ):
             self._tell_of_added_losses()
         if (
             not scope.communicated
@@ -291,7 +287,7 @@ class DistributedTrainStep:
     def _tell_of_added_losses(self) -> None:
         """After the model's own step, which has made them."""
         if internals.has_added_losses(self._model):
-            self._tell("layers that add losses of a batch", "sample weights")
+            self._tell("layers that add losses, of the batch maybe", "sample weights")
 
     def _tell(self, others: str, weights: str) -> None:
         if rank() == 0:

@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from ring_keras import keras_internals as internals
 from ring_keras.job.job import current_job
 from ring_keras.ops.arguments import to_factor
 
@@ -27,6 +29,7 @@ __all__ = [
     "is_weighted_by_row",
     "may_be_empty",
     "may_have_padding",
+    "own_state",
     "real_example_count",
     "undone_if",
     "without_padding",
@@ -109,6 +112,20 @@ def at_least_one_row(data: Any) -> Any:
     return tf.nest.map_structure(lambda leaf: _extended(leaf, missing), data)
 
 
+def own_state(model: keras.Model) -> list[Any]:
+    """What a rank without a batch must leave as it was.
+
+    Without moving statistics that all ranks have in common: those are of all batches.
+    """
+    synchronized = internals.synchronized_statistics(model)
+    own = [
+        variable
+        for variable in model.non_trainable_variables
+        if all(variable is not other for other in synchronized)
+    ]
+    return [*own, *model.metrics_variables]
+
+
 class undone_if:  # noqa: N801  Reads as a statement.
     """Undoes what a block does to variables where a condition holds.
 
@@ -184,10 +201,10 @@ def _marks(weights: tf.Tensor) -> tf.Tensor:
     marked = tf.logical_and(weights == 0, bits < 0)
     if weights.shape.rank == 1:
         return marked
-    axes = range(1, weights.shape.rank)
-    flat = tf.reshape(marked, [tf.shape(marked)[0], -1])
+    rows = [tf.shape(weights)[0], -1]
+    first, no_weight = tf.reshape(marked, rows)[:, :1], tf.reshape(weights == 0, rows)
     # What `padded_batch` adds behind the marks is +0.0. No weight at all marks nothing.
-    return tf.reduce_all(weights == 0, axes) & tf.reduce_any(flat[:, :1], 1)
+    return tf.reduce_all(no_weight, 1) & tf.reduce_any(first, 1)
 
 
 def _rows_where(leaf: Any, real: tf.Tensor) -> Any:

@@ -21,7 +21,6 @@ __all__ = [
     "current_step",
     "example_count",
     "refuse_other_losses",
-    "refuse_several_weights",
     "step_of",
 ]
 
@@ -100,17 +99,17 @@ def refuse_other_losses(model: keras.Model) -> NoReturn:
     )
 
 
-def refuse_several_weights(model: keras.Model) -> NoReturn:
+def _refuse_several_weights(model: keras.Model) -> NoReturn:
     """Losses of which each would have ranks count otherwise.
 
     Raises:
         RingKerasError: Always.
     """
     raise RingKerasError(
-        f"[RK603] Model '{model.name}' has several losses or sample weights, or layers "
-        "that add losses, and a loss with reduction='mean_with_sample_weight'. With "
-        f"Keras's back end {keras_backend().name} ranks cannot be weighted by more "
-        "than one sum: use the default reduction."
+        f"[RK603] Model '{model.name}' has several losses or sample weights, or an "
+        "activity regularizer, and a loss with reduction='mean_with_sample_weight'. "
+        f"With Keras's back end {keras_backend().name} ranks cannot be weighted by "
+        "more than one sum: use the default reduction."
     )
 
 
@@ -118,12 +117,12 @@ def _weight_of(model: keras.Model, batch: Any) -> Any:
     if internals.loss_divides_by_sample_weight(model):
         _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
-        if internals.has_added_losses(model):  # By the step before, on torch.
-            refuse_several_weights(model)
+        if weights and internals.regularizes_activity(model):
+            _refuse_several_weights(model)
         if len(weights) == 1 and len(internals.compiled_losses(model)) == 1:
             return _total(weights[0])
         if weights:
-            refuse_several_weights(model)
+            _refuse_several_weights(model)
     return float(example_count(batch))
 
 

@@ -14,12 +14,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.backends.common.hook import hooks_of
 from ring_keras.backends.common.ranks_fit import RanksFit
-from ring_keras.backends.common.step import (
-    current_step,
-    refuse_other_losses,
-    refuse_several_weights,
-    step_of,
-)
+from ring_keras.backends.common.step import current_step, refuse_other_losses, step_of
 from ring_keras.errors import RingKerasError, translated
 from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
@@ -169,21 +164,17 @@ def _added_losses_refused(model: keras.Model) -> Iterator[None]:
     """In it its `train_step` runs: JAX has no losses of layers but within that.
 
     Raises:
-        RingKerasError: If there are any, beside a loss that has ranks count otherwise.
+        RingKerasError: If there are any, beside a loss that adds up.
     """
-    adds_up = current_step().adds_up
-    if not adds_up and not internals.loss_divides_by_sample_weight(model):
+    if not current_step().adds_up:
         yield
         return
     stateless_call = model.stateless_call
 
     def call(*args: Any, **kwargs: Any) -> Any:
         found = stateless_call(*args, **kwargs)
-        losses = found[-1] if kwargs.get("return_losses") else ()
-        if adds_up and losses:
+        if kwargs.get("return_losses") and found[-1]:
             refuse_other_losses(model)
-        if not adds_up and internals.has_added_losses(model, losses):
-            refuse_several_weights(model)
         return found
 
     # An attribute would be Keras's, too.

@@ -263,3 +263,30 @@ def test_ranks_validate_and_save_the_same_statistics(rank_pool, size):
     assert all(result == results[0] for result in results)
     for seen in results[0]:
         assert len(set(seen)) == 2, "one state for validation and saving, per epoch"
+
+
+def summed_worker():
+    """Gradients of a loss that adds up, of batches of 3, 5 and so on examples."""
+    x = examples(ring.rank())
+    layer = ring.layers.SyncBatchNormalization()
+    layer.build(x.shape)
+    scale = tf.Variable(tf.ones([4, 1]))
+
+    def loss_of(values, normalization):
+        return tf.reduce_sum(tf.sin(normalization(values * scale, training=True)))
+
+    with ring.data.weighted_step(x) as (mine, _):
+        with ring.DistributedGradientTape(tf.GradientTape(), op=ring.Sum) as tape:
+            loss = loss_of(mine, layer)
+        gradient = tape.gradient(loss, scale)
+    alone = keras.layers.BatchNormalization()
+    alone.build(x.shape)
+    with tf.GradientTape() as tape:
+        everyones = [examples(rank) for rank in range(ring.size())]
+        loss = loss_of(tf.concat(everyones, 0), alone)
+    return gradient.numpy(), tape.gradient(loss, scale).numpy()
+
+
+def test_sums_over_uneven_batches_are_those_of_one_process(rank_pool):
+    for ours, theirs in rank_pool(2).run(summed_worker):
+        assert relative(ours, theirs) < 1e-4

@@ -249,9 +249,11 @@ def test_a_ramp_in_steps_counts_updates(rank_pool):
         np.testing.assert_allclose(rates, ramp, rtol=1e-6)
 
 
-def initial_epoch_worker():
-    """The rates of epochs that a fresh optimizer begins with."""
+def initial_epoch_worker(steps):
+    """The rates of epochs that an optimizer begins with, fresh or of other ranks."""
     model = training.distributed_model(1)
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(steps)
     data = ring.data.shard(training.dataset(3 * 4 * ring.size()))
     callbacks = [
         ring.callbacks.LearningRateWarmup(0.1, warmup_epochs=2),
@@ -264,8 +266,10 @@ def initial_epoch_worker():
     return history["learning_rate"]
 
 
-def test_epochs_begin_with_the_initial_one(rank_pool):
-    for rates in rank_pool(2).run(initial_epoch_worker):
+# The last are more than as many epochs have here, as on fewer ranks.
+@pytest.mark.parametrize("steps", [0, 4 * 3, 4 * 30])
+def test_epochs_begin_with_the_initial_one(rank_pool, steps):
+    for rates in rank_pool(2).run(initial_epoch_worker, args=(steps,)):
         np.testing.assert_allclose(rates, [0.2 / 16, 0.2 / 32], rtol=1e-6)
 
 

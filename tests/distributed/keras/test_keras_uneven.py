@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -520,3 +521,26 @@ def test_a_filter_behind_a_shard_is_told(rank_pool):
 
     assert first == second
     assert "after 2 steps of the epoch ranks [0] have run out of data" in first
+
+
+def without_data_worker():
+    """Moving statistics of a loop in which the first rank soon has no data."""
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    )
+    statistics = model.layers[0].moving_variance
+    count = 2 * training.BATCH * (1 + 3 * ring.rank())
+    data = ring.data.join(training.dataset(count).batch(training.BATCH))
+    found = []
+    for batch in data:
+        with ring.data.weighted_step(batch, model=model) as ((x, _), examples):
+            model(x, training=True)
+        found.append((float(examples), statistics.numpy().tolist()))
+    return found
+
+
+def test_a_rank_without_data_keeps_its_moving_statistics(rank_pool):
+    for found in rank_pool(2).run(without_data_worker):
+        assert len(found) == 8
+        for (_, before), (examples, after) in itertools.pairwise(found):
+            assert (before == after) == (examples == 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from support import training
 
 import ring_keras as ring
@@ -103,3 +105,43 @@ def test_a_state_of_all_ranks_is_refused(rank_pool):
     (error,) = rank_pool(1).run(elastic_worker)
 
     assert error.startswith("[RK620] ring_keras.elastic.KerasState gives all ranks")
+
+
+class ClipsItself(keras.Model):
+    """Hands an optimizer new tensors in place of a tape's gradients."""
+
+    def train_step(self, data):
+        x, y = data
+        with ring.DistributedGradientTape(
+            tf.GradientTape(), local_layers=self.layers[-1:]
+        ) as tape:
+            loss = keras.ops.mean(keras.ops.square(self(x, training=True) - y))
+        variables = self.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        self.optimizer.apply([tf.clip_by_norm(g, 1e3) for g in gradients], variables)
+        return {"loss": loss}
+
+
+def adopted_worker():
+    """The head's gradients, after one step of an optimizer that `fit` has adopted."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((6,))
+    head = keras.layers.Dense(1)
+    model = ClipsItself(inputs, head(keras.layers.Dense(4)(inputs)))
+    model.compile(keras.optimizers.SGD(1.0))
+    x = np.full((4, 6), 1.0 + ring.rank(), np.float32)
+    before = head.bias.numpy().copy()
+    own = float(np.mean(2 * (model(x).numpy() - 1)))
+    own /= ring.size()  # As `scale_local_gradients` has it.
+    start = ring.callbacks.BroadcastGlobalVariables(local_variables=head.weights)
+    ones = np.ones((4, 1), np.float32)
+    model.fit(x, ones, batch_size=4, verbose=0, callbacks=[start])
+    return float(before[0] - head.bias.numpy()[0]), own
+
+
+def test_a_tapes_own_gradients_stay_so_when_they_are_clipped(rank_pool):
+    results = rank_pool(2).run(adopted_worker)
+
+    for step, own in results:
+        assert step == pytest.approx(own, rel=1e-5)
+    assert results[0][1] != pytest.approx(results[1][1], rel=0.01)

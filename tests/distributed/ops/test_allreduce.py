@@ -146,6 +146,10 @@ def check_slices() -> None:
     whole = tf.IndexedSlices(tf.constant([4, 7]), tf.range(2), tf.constant([2]))
     halved = ring.allreduce(whole, "sum", postscale_factor=0.5).values
     np.testing.assert_array_equal(halved, [2, 3] * size)
+    # Or not at all.
+    large = tf.IndexedSlices(tf.constant([2**53 + 1], tf.int64), tf.range(1))
+    summed = ring.allreduce(large, "sum").values
+    np.testing.assert_array_equal(summed, [2**53 + 1] * size)
 
 
 def test_sparse_tensors_are_gathered(ranks: RankPool) -> None:

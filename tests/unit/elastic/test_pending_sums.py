@@ -51,18 +51,33 @@ def test_the_mean_is_that_of_ranks_with_sums(monkeypatch: pytest.MonkeyPatch) ->
     for variable in internals.accumulators([first.optimizer]):
         variable.assign(np.ones(variable.shape))
 
-    assert first.meets([5, 1.0]) == 1.0
+    assert first.meets([5, 1, 1]) == 1.0
     # Ranks come that have none.
-    assert first.meets([5, 1.0], [0, 0.0]) == 1.5
+    assert first.meets([5, 1, 1], [0, 0, 0]) == 1.5
     first.sums.save()
-    assert first.meets([5, 1.5], [5, 0.0], [0, 0.0]) == 2.0
+    assert first.meets([5, 1.5, 1], [5, 0, 1], [0, 0, 0]) == 2.0
     # One of these is lost again, and one has missed a pass.
-    assert first.meets([5, 2.0], [5, 0.0]) == 1.5
-    assert first.meets([4, 1.5], [5, 0.0]) == 3.0
-    assert first.said() == [5, 3.0]
+    assert first.meets([5, 2, 1], [5, 0, 1]) == 1.5
+    assert first.meets([4, 1.5, 1], [5, 0, 1]) == 3.0
+    assert first.said() == [5, 3, 1]
     first.sums.restore()
-    assert first.said() == [5, 1.5]
+    assert first.said() == [5, 1.5, 1]
     first.has_taken(9)
-    assert first.said() == [9, 1.0]
+    assert first.said() == [9, 1, 1]
     first.has_taken(12)
-    assert first.meets([12, 1.0]) == 0.0
+    assert first.meets([12, 1, 1]) == 0.0
+
+
+def test_who_has_come_since_keeps_its_own_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    joiner = FirstOf(monkeypatch)
+    joiner.size = 3
+    joiner.sums.go_on([[5, 0, 0], [5, 1, 1], [5, 1, 1]], 1)
+    joiner.has_taken(6)
+    for variable in internals.accumulators([joiner.optimizer]):
+        variable.assign(np.ones(variable.shape))
+    assert joiner.said() == [6, 0, 1]
+
+    # The mean of three ranks, where there are four.
+    assert joiner.meets([6, 1.5, 1], [6, 1.5, 1], [0, 0, 0]) == pytest.approx(4 / 3)
