@@ -365,21 +365,30 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             for apart in self._amounts_apart:
                 apart.assign_add(tf.cast(amount, tf.float64))
             place = self._window.place()
-
-            def is_due_at(due: int) -> tf.Tensor:
-                # An extra batch is at the place of the counted one before.
-                is_there = place == due
-                return is_there if is_extra is None else is_there & ~is_extra
-
             begin = Fragment.depart if self.overlap_steps else self._meet
-            for fragment, due in self._window.due(self._fragments):
-                with in_order():
-                    run_if(is_due_at(due), functools.partial(begin, fragment))
-            for later, action in self._later():
-                for fragment, due in self._window.due(self._fragments, later):
+            parts = [
+                (due, functools.partial(begin, fragment))
+                for fragment, due in self._window.due(self._fragments)
+            ]
+            parts += [
+                (due, functools.partial(_if_under_way, action, fragment))
+                for later, action in self._later()
+                for fragment, due in self._window.due(self._fragments, later)
+            ]
+
+            def take_part() -> None:
+                for due, part in parts:
                     with in_order():
-                        is_due = tf.logical_and(is_due_at(due), fragment.is_under_way())
-                        run_if(is_due, functools.partial(action, fragment))
+                        run_if(place == due, part)
+
+            is_due = tf.reduce_any(
+                place == tf.constant([d for d, _ in parts], place.dtype)
+            )
+            # An extra batch is at the place of the counted one before.
+            is_due = is_due if is_extra is None else is_due & ~is_extra
+            # Together, as a step pays for each condition, also where nothing is due.
+            with in_order():
+                run_if(is_due, take_part)
 
     def meet(self) -> None:
         """Gives all ranks the same weights now, unless they have the same.
@@ -550,6 +559,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
             )
             for number, indices in enumerate(fragments_of(variables, self.fragments))
         ]
+
+
+def _if_under_way(action: Callable[[Fragment], None], fragment: Fragment) -> None:
+    run_if(fragment.is_under_way(), functools.partial(action, fragment))
 
 
 def _default_outer() -> keras.optimizers.Optimizer:
