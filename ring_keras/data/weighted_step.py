@@ -29,7 +29,7 @@ def weighted_step(
     ```python
     @tf.function
     def train_step(batch):
-        with ring.data.weighted_step(batch) as ((x, y), count):
+        with ring.data.weighted_step(batch, model=model) as ((x, y), count):
             with ring.DistributedGradientTape(tf.GradientTape()) as tape:
                 loss = loss_of(y, model(x, training=True))
             gradients = tape.gradient(loss, model.trainable_variables)
