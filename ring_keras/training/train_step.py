@@ -12,7 +12,7 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
-from ring_keras.job.process_set import ProcessSet, has_peers
+from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.job.topology import rank, size
 from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
@@ -145,11 +145,14 @@ class DistributedTrainStep:
     def _counted_alone(
         self, data: Any, process_set: ProcessSet
     ) -> contextlib.AbstractContextManager[None]:
-        """Has a step count as it will where others come before the next meeting."""
+        """Has a step count as it will where others come before the next meeting.
+
+        And keeps its layers from ranks of the job that train other models.
+        """
         amount = self._amount(data) if meeting_optimizers(self._model) else None
-        if amount is None:
+        if amount is None and not has_peers(global_process_set):
             return contextlib.nullcontext()
-        weight = StepWeight(amount, process_set)
+        weight = None if amount is None else StepWeight(amount, process_set)
         return enter_step(StepScope(process_set, weight, compiled=self.compiled()))
 
     def _run_uneven(self, data: Any, process_set: ProcessSet) -> Any:

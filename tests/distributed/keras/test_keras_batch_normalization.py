@@ -120,6 +120,33 @@ def test_a_process_set_is_taken_together(rank_pool):
     assert max(rank_pool(3).run(process_set_worker)) <= LIMIT
 
 
+def own_model_worker():
+    """Each rank trains a model of its own; the second one has more steps."""
+    x = np.random.default_rng(ring.rank()).normal(size=(8 + 8 * ring.rank(), 4))
+    y = np.ones((len(x), 1))
+
+    def trained(optimizer, layer):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1)])
+        model.compile(optimizer, loss="mse")
+        model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    own = [ring.add_process_set([rank]) for rank in range(ring.size())]
+    try:
+        optimizer = ring.DistributedOptimizer("sgd", process_set=own[ring.rank()])
+        ours = trained(optimizer, ring.layers.SyncBatchNormalization())
+    finally:
+        for one in own:
+            ring.remove_process_set(one)
+    alone = trained("sgd", keras.layers.BatchNormalization())
+    return max(relative(a, b) for a, b in zip(ours, alone, strict=True))
+
+
+def test_models_of_single_ranks_are_not_mixed(rank_pool):
+    assert max(rank_pool(2).run(own_model_worker)) <= LIMIT
+
+
 LOADER = """
 import sys
 
