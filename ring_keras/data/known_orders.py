@@ -35,8 +35,9 @@ def _order_lost_by(data: tf.data.Dataset) -> str | None:
     """What is in the way, and what to do."""
     if internals.may_reorder(data):
         return (
-            "deterministic=False, in its options() or in a transformation, or of a "
-            "shuffle() without a seed inside of interleave(). Leave it out."
+            "deterministic=False, in its options() or in a transformation, of a "
+            "shuffle() without a seed inside of interleave(), or of a filter() by "
+            "random numbers without one. Leave it out."
         )
     frozen: set[int] = set()  # Below a cache, which reads them in their first order.
     for one in internals.upstream(data):
@@ -49,11 +50,12 @@ def _order_lost_by(data: tf.data.Dataset) -> str | None:
         changes = internals.reshuffles(one) and id(one) not in frozen
         if changes or internals.shuffle_seeds(one) == (0, 0):
             return (
-                "dataset.shuffle(), which counts its passes from the first one on. "
-                "Give it seed=1 and reshuffle_each_iteration=False: behind ring_keras."
-                "data.shard(seed=..., resume=...) the order differs in each epoch in "
-                "any case. list_files() and image_dataset_from_directory() take "
-                "shuffle=False."
+                "dataset.shuffle(), which counts its passes from the first one on, or "
+                "of sample_from_datasets(). Give it seed=1 and "
+                "reshuffle_each_iteration=False, or rerandomize_each_iteration=False: "
+                "behind ring_keras.data.shard(seed=..., resume=...) the order differs "
+                "in each epoch in any case. list_files() and "
+                "image_dataset_from_directory() take shuffle=False."
             )
         if internals.keeps_first_pass(one):
             sources = list(internals.upstream(one))

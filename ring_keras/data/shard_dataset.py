@@ -97,7 +97,7 @@ def item_bytes(dataset: tf.data.Dataset) -> int:
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
-    """The seeds of every shuffle that the dataset reads from."""
+    """The seeds of every random order that the dataset reads from."""
     seeds = map(internals.shuffle_seeds, internals.upstream(dataset))
     return [pair for pair in seeds if pair is not None]
 
@@ -205,21 +205,23 @@ def _require_common_order(dataset: tf.data.Dataset) -> None:
             "[RK510] "
             "The dataset was shuffled without a seed: every rank would see another "
             "order, so that some items would be trained on twice and others never. "
-            "Pass seed=... to dataset.shuffle() (or to list_files()), or leave the "
-            "shuffling to ring_keras.data.shard(dataset, seed=...)."
+            "Pass seed=... to dataset.shuffle() (or to list_files(), or "
+            "sample_from_datasets()), or leave the shuffling to ring_keras.data."
+            "shard(dataset, seed=...)."
         )
     if internals.may_reorder(dataset):
         raise ValueError(
             "[RK510] "
             "The dataset has deterministic=False, in its options() or in one of its "
-            "transformations, or shuffles without a seed inside of interleave(): every "
-            "rank may see another order, so that some items would be trained on twice "
-            "and others never. Do that after ring_keras.data.shard()."
+            "transformations, shuffles without a seed inside of interleave(), or "
+            "filters by random numbers without a seed: every rank may see another "
+            "order, so that some items would be trained on twice and others never. Do "
+            "that after ring_keras.data.shard()."
         )
 
 
 def _require_single_items(dataset: tf.data.Dataset) -> None:
-    for source in internals.upstream(dataset):
+    for source in internals.upstream(dataset, items_only=True):
         if type(source).__name__ == internals.UNBATCH_DATASET:
             return
         if type(source).__name__ in internals.BATCH_DATASETS:

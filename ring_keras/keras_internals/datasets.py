@@ -8,15 +8,21 @@ import tensorflow as tf
 
 from ring_keras.keras_internals.names import (
     CACHE_DATASET,
+    CHOOSING_DATASETS,
     CONSUMER_INDEX,
+    DIRECTED_DATASET,
     FUNCTIONS_OF_DATASET,
     IN_ORDER,
     ITEM_BY_ITEM_DATASETS,
     NESTING_DATASETS,
     PARALLEL_INTERLEAVE,
     PARALLEL_MAP_DATASET,
+    RANDOM_AGAIN,
+    RANDOM_DATASET,
+    SELECTOR,
     SERIALIZED_DATASET,
     SHUFFLE_AGAIN,
+    SHUFFLE_AND_REPEAT_DATASET,
     SHUFFLE_DATASET,
     SHUFFLE_SEEDS,
     SOURCE_TENSORS,
@@ -39,32 +45,61 @@ __all__ = [
 _MOST_SERIALIZED_NBYTES = 1 << 24
 
 
-def upstream(dataset: Any) -> Iterator[Any]:
-    """The dataset and everything it reads from, sink first; other data alone."""
+def upstream(dataset: Any, items_only: bool = False) -> Iterator[Any]:
+    """The dataset and everything it reads from, sink first; other data alone.
+
+    Args:
+        dataset: Of tf.data, or anything else.
+        items_only: Whether to leave out what only says of which of several datasets
+            the next item is.
+    """
     yield dataset
     if not isinstance(dataset, tf.data.Dataset):
         return
-    for source in dataset._inputs():
-        yield from upstream(source)
+    sources = dataset._inputs()
+    if items_only and type(dataset).__name__ == DIRECTED_DATASET:
+        selector = private(dataset, SELECTOR)
+        sources = [source for source in sources if source is not selector]
+    for source in sources:
+        yield from upstream(source, items_only)
 
 
 def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
-    """What governs the order of a shuffle; None for other transformations.
+    """What governs the order of a shuffle, or of `sample_from_datasets`.
 
-    (0, 0) leaves it to chance. One number comes from the shuffle's own seed,
-    the other from `tf.random.set_seed`.
+    (0, 0) leaves it to chance. One number comes from the seed that it was given, the
+    other from `tf.random.set_seed`.
+
+    Returns:
+        None for other transformations.
     """
-    if type(dataset).__name__ != SHUFFLE_DATASET:
-        return None
-    first, second = (int(private(dataset, name)) for name in SHUFFLE_SEEDS)
-    return first, second
+    own, of_program = SHUFFLE_SEEDS
+    pairs = [
+        (int(private(one, own)), int(private(one, of_program)))
+        for one in _drawing(dataset)
+    ]
+    return min(pairs, default=None)
 
 
 def reshuffles(dataset: tf.data.Dataset) -> bool:
-    """Whether it is a shuffle that has another order in each pass."""
-    if type(dataset).__name__ != SHUFFLE_DATASET:
-        return False
-    return bool(private(dataset, SHUFFLE_AGAIN))
+    """Whether it is one of these, and has another order in each pass."""
+    return any(
+        type(one).__name__ == SHUFFLE_AND_REPEAT_DATASET
+        or getattr(one, SHUFFLE_AGAIN, False)
+        or getattr(one, RANDOM_AGAIN, False)
+        for one in _drawing(dataset)
+    )
+
+
+def _drawing(dataset: tf.data.Dataset) -> list[Any]:
+    """What draws numbers for a dataset's own order."""
+    kind = type(dataset).__name__
+    if kind in (SHUFFLE_DATASET, SHUFFLE_AND_REPEAT_DATASET):
+        return [dataset]
+    if kind != DIRECTED_DATASET:
+        return []
+    selector = upstream(private(dataset, SELECTOR))
+    return [one for one in selector if type(one).__name__ == RANDOM_DATASET]
 
 
 def keeps_first_pass(dataset: tf.data.Dataset) -> bool:
@@ -87,8 +122,9 @@ def keeps_batches(dataset: Any) -> bool:
 def may_reorder(dataset: tf.data.Dataset) -> bool:
     """Whether a second pass, or another process, may see another order by chance.
 
-    Where `deterministic` is False, and where a function of `interleave` or `flat_map`
-    shuffles without a seed; not by shuffles of the dataset itself.
+    Where `deterministic` is False, where a function of `interleave` or `flat_map`
+    shuffles without a seed, and where one of `filter` draws without a seed; not by
+    shuffles of the dataset itself.
     """
     sources = list(upstream(dataset))
     return (
@@ -101,12 +137,15 @@ def may_reorder(dataset: tf.data.Dataset) -> bool:
 
 def _has_chance_in_functions(source: tf.data.Dataset) -> bool:
     """What is in a function of one, but for datasets that it takes from outside."""
-    if type(source).__name__ not in NESTING_DATASETS:
+    kind = type(source).__name__
+    if kind not in NESTING_DATASETS | CHOOSING_DATASETS:
         return False
     bodies = []
     for wrapper in private(source, FUNCTIONS_OF_DATASET)():
         graph = wrapper.function.graph.as_graph_def()
         bodies += [graph.node, *(one.node_def for one in graph.library.function)]
+    if kind in CHOOSING_DATASETS:
+        return any(_draws_without_seed(node) for body in bodies for node in body)
     return any(map(_has_chance, bodies))
 
 
@@ -148,6 +187,12 @@ def _nbytes_in_memory(source: tf.data.Dataset) -> float:
 
 def _reorders(node: Any) -> bool:
     return bool(node.attr["deterministic"].s == b"false")
+
+
+def _draws_without_seed(node: Any) -> bool:
+    """Of an op of random numbers."""
+    seeds = [node.attr[name].i for name in ("seed", "seed2") if name in node.attr]
+    return len(seeds) == 2 and not any(seeds)
 
 
 def _has_chance(body: Iterable[Any]) -> bool:

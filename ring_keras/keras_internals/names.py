@@ -18,10 +18,12 @@ __all__ = [
     "CACHE_DATASET",
     "CACHE_FILE",
     "CHECK_FINITE",
+    "CHOOSING_DATASETS",
     "CLASS_WEIGHT",
     "CLIP_GRADIENTS",
     "CONSUMER_INDEX",
     "DATA",
+    "DIRECTED_DATASET",
     "DRAWING_DATASETS",
     "EPOCH_BATCH_COUNT",
     "EPOCH_DATASET",
@@ -55,15 +57,19 @@ __all__ = [
     "PRIVATE_NAMES",
     "PROFILED_BATCHES",
     "PYTHON_OPS",
+    "RANDOM_AGAIN",
+    "RANDOM_DATASET",
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
     "SAVE_VARIABLES",
+    "SELECTOR",
     "SERIALIZED_DATASET",
     "SERIALIZE_TO_TENSORS",
     "SGD_MOMENTUM",
     "SHARD_DATASET",
     "SHARD_PLACE",
     "SHUFFLE_AGAIN",
+    "SHUFFLE_AND_REPEAT_DATASET",
     "SHUFFLE_DATASET",
     "SHUFFLE_SEEDS",
     "SOURCE_TENSORS",
@@ -276,6 +282,14 @@ MOMENTS = "_moments"
 MASK = "_keras_mask"
 
 SHUFFLE_DATASET = "_ShuffleDataset"
+SHUFFLE_AND_REPEAT_DATASET = "_ShuffleAndRepeatDataset"
+# Of datasets that take items of several, in the order of numbers that one has.
+DIRECTED_DATASET = "_DirectedInterleaveDataset"
+SELECTOR = "_selector_input"
+RANDOM_DATASET = "_RandomDataset"
+RANDOM_AGAIN = "_rerandomize"
+# Which leave some items out, as a function says.
+CHOOSING_DATASETS = frozenset({"_FilterDataset", "_TakeWhileDataset"})
 BATCH_DATASETS = frozenset(
     {
         "_BatchDataset",

@@ -149,6 +149,7 @@ def interleaved(of_each, **options):
         interleaved(lambda one: one.map(tf.abs, 2, deterministic=False)),
         interleaved(lambda one: one.shuffle(4)),
         lambda data: data.flat_map(lambda x: tf.data.Dataset.range(x).shuffle(4)),
+        lambda data: data.filter(lambda x: tf.random.uniform([]) < 0.5),
     ],
 )
 def test_an_order_left_to_chance_is_refused(changed):
@@ -164,6 +165,8 @@ def test_an_order_left_to_chance_is_refused(changed):
     [
         lambda data: data.map(tf.abs, num_parallel_calls=2, deterministic=True),
         interleaved(lambda one: one.shuffle(4, seed=1), num_parallel_calls=2),
+        lambda data: data.filter(lambda x: tf.random.uniform([], seed=1) >= 0.0),
+        lambda data: tf.data.Dataset.sample_from_datasets([data], seed=1),
         lambda _: tf.data.Dataset.from_generator(
             lambda: range(4), output_signature=tf.TensorSpec([], tf.int64)
         ),
@@ -193,6 +196,25 @@ def test_arrays_are_split_by_rows(size, seed):
     for part in kept + dropped:
         np.testing.assert_array_equal(part["x"][:, 0], 2 * part["y"][0])
         assert len(part["y"][1]) == len(part["x"])
+
+
+def mixed(seed):
+    low, high = tf.data.Dataset.range(8), tf.data.Dataset.range(8, 16)
+    return tf.data.Dataset.sample_from_datasets([low, high], seed=seed)
+
+
+def test_a_mixture_without_a_seed_is_refused():
+    tf.random.set_seed(None)  # A test before may have set one.
+    with pytest.raises(ValueError, match=r"RK510.*without a seed.*sample_from"):
+        shard_dataset(mixed(None), None, "keep", 0, 2)
+
+
+def test_a_mixture_with_a_seed_is_divided():
+    parts = [shard_dataset(mixed(1), None, "keep", rank, 2) for rank in range(2)]
+    items = [[int(one) for one in part] for part in parts]
+    whole = [int(one) for one in mixed(1)]
+    assert items == [whole[::2], whole[1::2]]
+    assert sorted(whole) == list(range(16))
 
 
 def test_a_seed_changes_the_order_of_arrays():
