@@ -21,7 +21,7 @@ from ring_keras.optimizers.step_scope import StepScope, current_step, enter_step
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["DistributedGradientTape"]
+__all__ = ["DistributedGradientTape", "forget_sums"]
 
 
 # Set on a TensorFlow variable: what is shared by the tapes whose first source it is.
@@ -59,6 +59,12 @@ class _Shared:
 @functools.lru_cache(maxsize=64)
 def _shared_without_variables(options: ReductionOptions) -> _Shared:
     return _Shared(options)
+
+
+def forget_sums(model: keras.Model) -> None:
+    """Has the model's tapes add up gradients anew; only before steps are traced."""
+    for variable in model.variables:
+        vars(internals.tensorflow_variable(variable)).pop(_SHARED, None)
 
 
 class DistributedGradientTape:

@@ -226,6 +226,11 @@ def _difference(
 
 def _notes(recording: Recording, one: Facts | str | None, size: int) -> Iterator[str]:
     neutralized = recording.neutralized
+    if recording.passes > len(recording.after):
+        yield (
+            f"no update was compared: an optimizer takes {recording.passes} steps for "
+            f"one, and the first epoch has {len(recording.after)}"
+        )
     if neutralized.quiet:
         yield (
             "dropout, noise and augmentation were switched off, as N ranks draw other "

@@ -12,6 +12,8 @@ import tensorflow as tf
 
 import ring_keras as ring
 from ring_keras import keras_internals as internals
+from ring_keras.optimizers.gradient_tape import forget_sums
+from ring_keras.optimizers.pass_accumulator import PassesSeen, passes_watched
 from ring_keras.verify.recording import Recording
 from ring_keras.verify.state import Array
 
@@ -73,9 +75,24 @@ def run_in_one_process(
     """
     model = recording.model
     internals.remove_replacements(model)
-    step = tf.function(model.train_step, autograph=False, reduce_retracing=True)
-    recording.state.clear_accumulators()
-    return [_run(recording, step, batches) for batches in orders]
+    tapes = PassesSeen()
+    with passes_watched(tapes, lost_by=""):
+        step = _traced_anew(model)
+        found = []
+        for batches in orders:
+            if tapes.most > 1:
+                step = _traced_anew(model)
+            found.append(_run(recording, step, batches))
+    return found
+
+
+def _traced_anew(model: keras.Model) -> Callable[[Any], Any]:
+    """A step whose tapes have not added up anything yet."""
+    forget_sums(model)
+    step: Callable[[Any], Any] = tf.function(
+        model.train_step, autograph=False, reduce_retracing=True
+    )
+    return step
 
 
 def _run(
@@ -84,6 +101,7 @@ def _run(
     batches: Sequence[Sequence[Array]],
 ) -> Steps:
     steps = Steps([], [])
+    recording.state.clear_accumulators()  # Of the steps in another order.
     for before, leaves in zip(recording.before, batches, strict=False):
         if before is None:
             continue

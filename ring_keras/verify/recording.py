@@ -134,6 +134,14 @@ class Recording:
         return any(map(OptimizerHook.of, internals.optimizers_of(self.model)))
 
     @property
+    def passes(self) -> int:
+        """The most steps that an optimizer of the model takes for an update."""
+        optimizers = internals.innermost_optimizers(self.model)
+        return max(
+            (one.gradient_accumulation_steps or 1 for one in optimizers), default=1
+        )
+
+    @property
     def only_averages(self) -> bool:
         """Whether it does, and none adds gradients up."""
         hooks = map(OptimizerHook.of, internals.optimizers_of(self.model))
@@ -158,6 +166,8 @@ class Recording:
                 "Verify the training without it."
             )
         self.model = model
+        # Or no step that is compared would end in an update.
+        self._steps = max(self._steps, self.passes)
         listed = getattr(callbacks, "callbacks", callbacks) or []
         listed = list(listed) if isinstance(listed, (list, tuple)) else [listed]
         everyone = _with_parts(listed)

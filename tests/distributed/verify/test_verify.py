@@ -23,21 +23,21 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 """
 
 
-def verify(script: Path) -> tuple[int, str]:
+def verify(script: Path, steps: str) -> tuple[int, str]:
     """On a rank."""
     from ring_keras.verify.command import main
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = main(["--steps", "4", str(script)])
+        code = main(["--steps", steps, str(script)])
     return code, printed.getvalue()
 
 
-def verified(directory: Path, script: str) -> tuple[int, list[str]]:
+def verified(directory: Path, script: str, steps: str = "4") -> tuple[int, list[str]]:
     """Rank 0's exit code, and the lines of its report."""
     file = directory / "train.py"
     file.write_text(HEAD + script + "\nprint('after fit')\n")
-    (code, printed), *others = run_ranks(verify, 2, args=(file,), timeout_s=240)
+    (code, printed), *others = run_ranks(verify, 2, args=(file, steps), timeout_s=240)
     assert others == [(0, "")]
     assert "after fit" not in printed
     return code, printed.splitlines()
@@ -145,6 +145,53 @@ model.fit(data, verbose=0, callbacks=callbacks)
     assert "DIFFERS: step 1: '" in step
     assert "it is 2 times as large: gradients are added up over the ranks" in step
     assert "op=ring_keras.Sum" in step
+
+
+TAPE = """
+class Taped(keras.Sequential):
+    def train_step(self, data):
+        x, y = data
+        with ring.DistributedGradientTape(
+            tf.GradientTape(), backward_passes_per_step=2, op=OP
+        ) as tape:
+            value = loss(y, self(x, training=True))
+        gradients = tape.gradient(value, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"loss": value}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["ring.Sum", "ring.Average"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "model = keras.Sequential([keras.layers.Dense(3)])\n"
+        "sgd = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)\n"
+        "model.compile(ring.DistributedOptimizer(sgd, op=OP), loss)\n",
+        TAPE
+        + "model = Taped([keras.layers.Dense(3)])\n"
+        + "model.compile(keras.optimizers.SGD(0.1))\n",
+    ],
+    ids=["optimizer", "tape"],
+)
+def test_gradients_of_several_passes(tmp_path: Path, model: str, op: str) -> None:
+    # What is left of the last of three steps must not be taken for noise.
+    code, lines = verified(
+        tmp_path,
+        f"""
+OP = {op}
+keras.utils.set_random_seed(1)
+{model}
+data = ring.data.shard(whole, seed=1).batch(5)
+model.fit(data, verbose=0, callbacks=[ring.callbacks.BroadcastGlobalVariables()])
+""",
+        steps="3",
+    )
+
+    assert code == (op == "ring.Sum"), lines
+    if code:
+        assert any("step 2" in line and "2 times as large" in line for line in lines)
 
 
 @pytest.mark.slow
