@@ -117,6 +117,7 @@ class _Between(keras.utils.PyDataset):
         self._data = data
         self._start = start
         self._count = end - start
+        self._has_begun = False
 
     @property
     def num_batches(self) -> int:
@@ -125,9 +126,15 @@ class _Between(keras.utils.PyDataset):
     def __getitem__(self, index: int) -> Any:
         return self._data[self._start + index]
 
+    def on_epoch_begin(self) -> None:
+        """The data were told before the ranks compared their order."""
+        self._has_begun = True
+
     def on_epoch_end(self) -> None:
-        """Keras calls it; passed on."""
-        self._data.on_epoch_end()
+        """Passed on, but not where Keras says so before it begins: data may shuffle."""
+        if self._has_begun:
+            self._has_begun = False
+            self._data.on_epoch_end()
 
 
 class _Arrays:

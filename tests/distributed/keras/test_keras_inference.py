@@ -43,6 +43,15 @@ class Batches(keras.utils.PyDataset):
         return self.x[rows], self.y[rows]
 
 
+class Shuffled(Batches):
+    """In another order behind each pass, and on each rank."""
+
+    def on_epoch_end(self):
+        super().on_epoch_end()
+        order = np.random.default_rng(ring.rank()).permutation(len(self.x))
+        self.x, self.y = self.x[order], self.y[order]
+
+
 def two_headed(seed=1):
     keras.utils.set_random_seed(seed)
     inputs = {"a": keras.Input((6,), name="a"), "b": keras.Input((6,), name="b")}
@@ -152,6 +161,11 @@ def evaluate_worker():
         compare(ring.evaluate(model, triples, verbose=0), expected)
         compare(
             ring.evaluate(model, Batches(x, y), verbose=0),
+            model.evaluate(Batches(x, y), verbose=0),
+        )
+        # Keras says that a pass has ended before it begins one, too.
+        compare(
+            ring.evaluate(model, Shuffled(x, y), verbose=0),
             model.evaluate(Batches(x, y), verbose=0),
         )
         for few in (1, BATCH + 1):
