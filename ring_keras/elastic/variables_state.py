@@ -14,6 +14,7 @@ from ring_keras.optimizers.common_variables import (
     common_variables,
     own_accumulators,
 )
+from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
 __all__ = ["KerasState", "TensorFlowState"]
@@ -133,8 +134,16 @@ class KerasState(TensorFlowState):
         super().__init__(list(unique.values()), **values)
 
     def _own_variables(self) -> list[Any]:
-        """Gradients that this rank has added up, for an update to come."""
-        return own_accumulators(self._optimizers)
+        """What this rank has added up for an update, and owes to meetings to come."""
+        return [
+            *own_accumulators(self._optimizers),
+            *(
+                residual
+                for one in self._optimizers
+                if isinstance(OptimizerHook.of(one), MeetingHook)
+                for residual in one.residuals
+            ),
+        ]
 
     def take_from(self, source: int) -> None:
         """Takes variables and values of that rank; a collective.
@@ -145,7 +154,7 @@ class KerasState(TensorFlowState):
         before = self._steps()
         super().take_from(source)
         if self._steps() != before:
-            internals.clear_accumulators(self._own_variables())
+            internals.clear_accumulators(own_accumulators(self._optimizers))
 
     def _steps(self) -> list[int]:
         return [internals.steps_done(optimizer) for optimizer in self._optimizers]

@@ -69,6 +69,35 @@ def test_a_model_and_its_optimizer_are_kept_and_given(rank_pool: RankPools) -> N
     rank_pool(2).run(check_keras_state)
 
 
+def check_what_is_owed() -> None:
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+    optimizer = ring.DiLoCo("sgd", sync_every=1, wire="int8")
+    model.compile(optimizer)
+    optimizer.build(model.trainable_variables)
+    state = ring.elastic.KerasState(model)
+    state.sync()
+    draws = np.random.default_rng(ring.rank())
+
+    def step() -> list[np.ndarray]:
+        shapes = [v.shape for v in model.trainable_variables]
+        optimizer.apply([tf.constant(draws.normal(size=s), tf.float32) for s in shapes])
+        return [np.array(one) for one in optimizer.residuals]
+
+    committed = step()
+    assert any(one.any() for one in committed)
+    state.commit()
+    lost = step()
+    assert any((a != b).any() for a, b in zip(committed, lost, strict=True))
+    state.restore()
+
+    for one, value in zip(optimizer.residuals, committed, strict=True):
+        np.testing.assert_array_equal(np.array(one), value)
+
+
+def test_what_is_owed_to_meetings_is_kept(rank_pool: RankPools) -> None:
+    rank_pool(2).run(check_what_is_owed)
+
+
 def check_without_a_launcher_that_goes_on() -> None:
     calls = []
     state = ring.elastic.ObjectState()
