@@ -23,6 +23,8 @@
 #   make soak-exit start SOAK_JOBS jobs that leave in every way; none may hang or crash
 #   make soak-steps train SOAK_STEPS steps, and more with ever new names: nothing may grow
 #   make soak-kills  kill SOAK_KILLS ranks of a fit that goes on, and measure it
+#   make soak-memberships
+#                    run SOAK_JOBS jobs that lose ranks, launchers, agents and links
 #   make versions  build for, and pass the core tests with, each of TENSORFLOWS and KERASES
 #   make nightly   the core tests with last night's Keras, and TensorFlow if there is one
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
@@ -115,7 +117,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-steps versions nightly wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-memberships soak-steps versions nightly wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -266,6 +268,11 @@ soak-steps: build
 soak-kills: build
 	$(call say,$(SOAK_KILLS) kills)
 	$(BIN)/python tests/soak/kills.py $(SOAK_KILLS)
+
+# As root: it makes hosts. Half a minute for each fault.
+soak-memberships: build
+	$(call say,$(SOAK_JOBS) jobs that lose ranks, launchers and links)
+	$(BIN)/python tests/soak/memberships.py $(SOAK_JOBS)
 
 versions: $(INSTALLED) $(VERSIONS_READY) $(KERASES_READY)
 	$(call say,Compiling for TensorFlow $(TENSORFLOWS))

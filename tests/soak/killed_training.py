@@ -49,8 +49,7 @@ class Negative(keras.losses.Loss):
 
 
 class Says(keras.callbacks.Callback):
-    """Writes a line for each step: when, which process, step, ranks and, if they are
-    others than before, what the weights are."""
+    """Writes a line for each step, as `history.py` has it."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -68,7 +67,9 @@ class Says(keras.callbacks.Callback):
             self._generation = generation
             digest = digest_of(self.model)
         step = steps_done(self.model.optimizer)
-        self._file.write(f"{now} {generation} {step} {ring.size()} {digest}\n")
+        self._file.write(
+            f"{now} {generation} {ring.rank()} {ring.size()} {step} {digest}\n"
+        )
         time.sleep(0.005)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -18,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from soak.history import Process, Step, WrongError, check
 
 SIZE = 4
 MIN_SIZE = 2
@@ -31,45 +33,14 @@ MOST_LEFT_OUT = SIZE - 1
 TRAINING = Path(__file__).with_name("killed_training.py")
 
 
-class Line(NamedTuple):
-    """A step, as a process has written it."""
+class Victim(Process):
+    """A process that may be killed."""
 
-    at: float
-    generation: int
-    step: int
-    size: int
-    digest: str
-
-
-class WrongError(Exception):
-    """What should not be."""
-
-
-class Process:
-    """One process of the job, as far as it has written.
-
-    Args:
-        directory: Where.
-        number: Its own.
-    """
-
-    def __init__(self, directory: Path, number: int) -> None:
-        self.number = number
-        self.lines: list[Line] = []
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.killed = False
-        self.imported_at = float((directory / f"imported.{number}").read_text())
-        self.pid = int((directory / f"pid.{number}").read_text())
-        self._file = (directory / f"steps.{number}").open()
-        self._rest = ""
-
-    def read(self) -> None:
-        """Takes the lines that are new."""
-        *lines, self._rest = (self._rest + self._file.read()).split("\n")
-        for line in lines:
-            at, generation, step, size, digest = line.split()
-            self.lines.append(
-                Line(float(at), int(generation), int(step), int(size), digest)
-            )
+        imported = path.with_name(f"imported.{self.number}")
+        self.imported_at = float(imported.read_text())
 
 
 class Job:
@@ -81,7 +52,7 @@ class Job:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.processes: dict[int, Process] = {}
+        self.processes: dict[int, Victim] = {}
         self.output = directory / "output"
         with self.output.open("wb") as output:
             self.ringrun = subprocess.Popen(
@@ -110,7 +81,7 @@ class Job:
                 raise WrongError(f"not within {DEADLINE_S:g} s: {condition}")
             time.sleep(0.02)
 
-    def living(self) -> list[Process]:
+    def living(self) -> list[Victim]:
         """Those that nobody has killed."""
         return [one for one in self.processes.values() if not one.killed]
 
@@ -119,9 +90,9 @@ class Job:
         full = [
             one
             for one in self.living()
-            if len(one.lines) > 5
-            and one.lines[-5].size == SIZE
-            and one.lines[-5].at > since
+            if len(one.steps) > 5
+            and one.steps[-5].size == SIZE
+            and one.steps[-5].at > since
         ]
         return len(full) == SIZE
 
@@ -129,28 +100,9 @@ class Job:
         for path in self.directory.glob("steps.*"):
             number = int(path.suffix[1:])
             if number not in self.processes:
-                self.processes[number] = Process(self.directory, number)
+                self.processes[number] = Victim(path)
         for process in self.processes.values():
             process.read()
-
-
-def check_generations(job: Job) -> None:
-    """All ranks begin a generation alike, and behind what was done before."""
-    firsts: dict[int, set[tuple[int, str]]] = defaultdict(set)
-    for process in job.processes.values():
-        before = None
-        for line in process.lines:
-            if line.digest != "-":
-                firsts[line.generation].add((line.step, line.digest))
-                if before is not None and line.step <= before.step:
-                    raise WrongError(
-                        f"process {process.number} had done step {before.step}, and "
-                        f"generation {line.generation} begins with {line.step}"
-                    )
-            before = line
-    for generation, first in firsts.items():
-        if len(first) > 1:
-            raise WrongError(f"generation {generation} begins differently: {first}")
 
 
 def one_round(
@@ -169,9 +121,9 @@ def one_round(
         victim.killed = True
         os.kill(victim.pid, signal.SIGKILL)
 
-    def steps(one: Process, full: bool) -> list[Line]:
-        after = [line for line in one.lines if line.at > killed_at]
-        return [line for line in after if (line.size == SIZE) == full]
+    def steps(one: Victim, full: bool) -> list[Step]:
+        after = [step for step in one.steps if step.at > killed_at]
+        return [step for step in after if (step.size == SIZE) == full]
 
     job.wait("the others go on", lambda: any(steps(one, False) for one in survivors))
     job.wait("others have come", lambda: job.is_full(killed_at + 0.01))
@@ -183,9 +135,9 @@ def one_round(
     imported_at = max(one.imported_at for one in newcomers)
     pauses = []
     for one in survivors:
-        around = [line for line in one.lines if reduced.at <= line.at <= full.at + 1.0]
+        around = [step for step in one.steps if reduced.at <= step.at <= full.at + 1.0]
         pauses += [b.at - a.at for a, b in itertools.pairwise(around)]
-    check_generations(job)
+    check(list(job.processes.values()))
     return (
         len(victims),
         reduced.at - killed_at,
