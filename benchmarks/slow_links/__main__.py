@@ -117,10 +117,15 @@ def train(
         until: The accuracy with which training ends before; None: it does not.
         apart: Updates between two meetings, where the way has any.
     """
-    options = ALL_WAYS[way]
+    options = dict(ALL_WAYS[way])
+    if "sync_every" in options:
+        options["sync_every"] = apart
+    if "overlap_steps" in options:
+        # As large a part of the window.
+        options["overlap_steps"] = OVERLAP * apart // APART
     task = {
         "model": model,
-        "way": options | ({"sync_every": apart} if "sync_every" in options else {}),
+        "way": options,
         "epochs": epochs,
         "steps": steps,
         "until": until,
