@@ -2,7 +2,10 @@
 
 The launcher starts it where it would start ssh, and speaks with the agent over its
 standard input and output. Between the hosts all of that goes through TLS. What waits
-there is `listening_agent.py`.
+there is `listening_agent.py`, or the door of an agent that keeps its ranks.
+
+It ends with code 0 if the agent has ended, for all it knows, and with `LINE_LOST` if it
+may be there yet: an agent that has heard nothing for long closes the line, too.
 """
 
 from __future__ import annotations
@@ -23,9 +26,15 @@ from ring_keras.launch.secret_proof import CALLED, CALLER, SecretProof, answer_t
 if TYPE_CHECKING:
     from ring_keras import _native
 
+__all__ = ["LINE_LOST"]
+
+LINE_LOST = 255
+"""The exit code where the agent may be there yet; that of ssh, too."""
+
 _PATIENCE_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
 _MEET_TIMEOUT_S = 10.0
+_ANSWER_TIMEOUT_S = 2.0
 _RETRY_S = 0.5
 _NBYTES = 1 << 16
 
@@ -37,12 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     address, secret_file = sys.argv[1:] if arguments is None else arguments
     try:
         token = read_token(secret_file, "--secret-file")
-        with _connected(*split_address(address)) as peer:
+        place = split_address(address)
+        with _connected(*place) as peer:
             try:
                 tls, said = _meet(peer, token)
             except ConnectionError:
                 raise ProtocolError(_NOT_TAKEN) from None
-            return _pass_on(peer, tls, said)
+            if _pass_on(peer, tls, said):
+                return 0
+        return LINE_LOST if _answers(*place) else 0
     except (ConfigError, OSError, ProtocolError, ValueError) as error:
         print(f"the agent at {address}: {error}", file=sys.stderr)
         return 1
@@ -91,21 +103,41 @@ def _meet(peer: socket.socket, token: bytes) -> tuple[_native.TlsBuffer, bytes]:
     raise ProtocolError(_NOT_TAKEN)
 
 
-def _pass_on(peer: socket.socket, tls: _native.TlsBuffer, said: bytes) -> int:
+def _pass_on(peer: socket.socket, tls: _native.TlsBuffer, said: bytes) -> bool:
+    """Until one side ends; whether it is this one."""
     _write(said)
     while True:
         readable, _, _ = select.select([0, peer.fileno()], [], [])
         if 0 in readable:
             data = os.read(0, _NBYTES)
             if not data:  # The launcher has ended, or has done with it.
-                return 0
+                return True
             tls.push(data)
         if peer.fileno() in readable:
-            data = peer.recv(_NBYTES)
+            try:
+                data = peer.recv(_NBYTES)
+            except ConnectionResetError:  # By a process that had not read all.
+                data = b""
             if not data:
-                return 0  # With its last word it has said how it ended.
+                return False  # With its last word it has said how it ended.
             _write(tls.take(data))
         peer.sendall(tls.outgoing())
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether somebody is at that door, as far as anybody can tell.
+
+    One that is ending has it open for a moment yet, and says nothing to who comes.
+    """
+    try:
+        with socket.create_connection((host, port), _CONNECT_TIMEOUT_S) as peer:
+            peer.settimeout(_ANSWER_TIMEOUT_S)
+            peer.recv(1)
+    except (ConnectionRefusedError, ConnectionResetError):
+        return False
+    except OSError:  # Its network is gone, or it is too busy to say anything.
+        return True
+    return True
 
 
 def _write(data: bytes) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ring_keras._version import __version__
 from ring_keras.config import HEARTBEAT_S, inherited_environment
 from ring_keras.launch.agent_line import AgentLine
+from ring_keras.launch.call import LINE_LOST
 from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, CLOSED, Connection
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.lines import LineBuffer
@@ -31,7 +32,6 @@ _SSH_OPTIONS = (
     # new one that others begin to share must not.
     "ControlMaster=no",
 )
-_SSH_FAILED = 255
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 _REAPED = -1
 
@@ -206,14 +206,14 @@ class SshLine(AgentLine):
             return True
         if self._ending is not None or returncode < 0:
             return False
-        # ssh ends as its command does, unless it has lost it; `call` well.
-        return returncode != _SSH_FAILED if self._by_ssh else returncode == 0
+        # ssh ends as its command does, unless it has lost it; `call` well, if so.
+        return returncode != LINE_LOST if self._by_ssh else returncode == 0
 
     def _how_it_ended(self, returncode: int) -> str:
         said = "; ".join(self._said)
         if self._ending is not None:
             return self._ending
-        if self._by_ssh and returncode == _SSH_FAILED:
+        if self._by_ssh and returncode == LINE_LOST:
             if self.hello is None:
                 return f"ssh cannot reach it: {said or 'it said nothing'}"
             # So it ends, too, where sshd tells that a signal has killed the agent.
@@ -236,7 +236,7 @@ class SshLine(AgentLine):
         number = -returncode if returncode < 0 else returncode - 128
         if number > 0:
             return f"its agent was killed by {signal_name(number)}"
-        if returncode == 0:
+        if returncode in (0, LINE_LOST):
             return "its agent has closed the line"
         return f"its agent ended with code {returncode}"
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -233,6 +234,32 @@ def test_one_that_was_stopped_ends_alone(
     assert json.loads(job.card.read_text())["term"] == 2
     (ringrun.directory / "enough").touch()
     wait_until(lambda: job.left() == [], "the job has ended", 60)
+    assert ended(ringrun, 0, 1) == {0: (pids[0], [0, 1]), 1: (pids[1], [0, 1])}
+
+
+@pytest.mark.slow
+def test_one_that_paused_for_long_leaves_ranks_to_the_next(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    job.begin(SCRIPT, "--min-np", "1", outage_s="5")
+    pids = ringrun.pids("pid.0", "pid.1")
+    await_met(ringrun, 0, "1: [0, 1]")
+    job.lose()
+    job.take_over()
+    await_met(ringrun, 0, "2: [0, 1]")
+    launcher = launcher_of(job.process.pid)
+
+    os.kill(launcher, signal.SIGSTOP)
+    time.sleep(13)  # The agent closes the line after 10 s.
+    os.kill(launcher, signal.SIGCONT)
+    finished = ringrun.finish(job.process)
+
+    assert "all ranks are cut off" in finished.stderr.decode()
+    assert job.card.exists()
+    job.take_over()
+    await_met(ringrun, 0, "3: [0, 1]")
+    (ringrun.directory / "enough").touch()
+    finish(ringrun, job)
     assert ended(ringrun, 0, 1) == {0: (pids[0], [0, 1]), 1: (pids[1], [0, 1])}
 
 
