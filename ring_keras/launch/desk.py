@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ring_keras.config import share_openssl
 from ring_keras.launch.agent_line import RunUntil
+from ring_keras.launch.connection import BEYOND_HEARTBEAT_S
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.elastic_options import ElasticOptions
 from ring_keras.launch.job_watch import JobWatch
@@ -61,6 +62,15 @@ class LaunchOptions:
     elastic: ElasticOptions | None = None
     expects_join: bool = False
     tenure: Tenure | None = None
+
+    @property
+    def kept_s(self) -> float:
+        """For how long an agent that is lost may keep its ranks for another launcher.
+
+        It may have to find out that this one is silent, then it waits for the time of
+        an outage, and then it asks its ranks to end.
+        """
+        return 2 * (self.all_silent_s + BEYOND_HEARTBEAT_S) + self.grace_period_s
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ class Fleet:
         growth: What brings others; None: nothing does.
         silence_s: How long a host may be silent while another is heard, and a little
             longer.
+        kept_s: For how long one that is lost may keep its ranks for another launcher.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class Fleet:
         say: Callable[[str], None],
         growth: Growth | None,
         silence_s: float,
+        kept_s: float,
     ) -> None:
         self._crews = dict(crews)
         self._options = options
         self._silence_s = silence_s + BEYOND_HEARTBEAT_S
+        self._kept_s = kept_s
         self._say = say
         self._growth = growth
         self._on_join: Take | None = None
@@ -141,7 +144,7 @@ class Fleet:
                 if not crew.leaves and not crew.finishing:
                     self._note_loss(name, crew.gone, crew.failures, now)
                 if crew.keeps_ranks:  # New ones would meet them on their devices.
-                    ended_at = now + 2 * self._silence_s
+                    ended_at = now + self._kept_s
                     self._next_try_at[name] = max(
                         self._next_try_at.get(name, 0.0), ended_at
                     )

@@ -211,6 +211,7 @@ class Launcher:
                 self._pump.say,
                 hosts.growth,
                 self._options.heartbeat_s,
+                self._options.kept_s,
             )
             self._members = ElasticMembers(elastic, desk, hosts.store_host, fleet)
         self._members.begin()
