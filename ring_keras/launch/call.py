@@ -1,5 +1,7 @@
 """`python -m ring_keras.launch.call HOST:PORT SECRET_FILE`: calls an agent that waits.
 
+With a third word, `door`, it was there before: if nobody listens, it has ended.
+
 The launcher starts it where it would start ssh, and speaks with the agent over its
 standard input and output. Between the hosts all of that goes through TLS. What waits
 there is `listening_agent.py`, or the door of an agent that keeps its ranks.
@@ -26,7 +28,9 @@ from ring_keras.launch.secret_proof import CALLED, CALLER, SecretProof, answer_t
 if TYPE_CHECKING:
     from ring_keras import _native
 
-__all__ = ["LINE_LOST"]
+__all__ = ["DOOR", "LINE_LOST"]
+
+DOOR = "door"
 
 LINE_LOST = 255
 """The exit code where the agent may be there yet; that of ssh, too."""
@@ -43,11 +47,15 @@ _NOT_TAKEN = "it does not take the call. Is the secret the same there?"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Passes on what is said, until one side ends; returns the exit code."""
-    address, secret_file = sys.argv[1:] if arguments is None else arguments
+    words = sys.argv[1:] if arguments is None else arguments
+    address, secret_file, *kind = words
     try:
         token = read_token(secret_file, "--secret-file")
         place = split_address(address)
-        with _connected(*place) as peer:
+        peer = _connected(*place, was_there=DOOR in kind)
+        if peer is None:
+            return 0
+        with peer:
             try:
                 tls, said = _meet(peer, token)
             except ConnectionError:
@@ -60,13 +68,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _connected(host: str, port: int) -> socket.socket:
-    """Its name may not be known yet, nor the agent be there."""
+def _connected(host: str, port: int, *, was_there: bool) -> socket.socket | None:
+    """Its name may not be known yet, nor the agent be there; None: no more."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
             return socket.create_connection((host, port), _CONNECT_TIMEOUT_S)
         except OSError as error:
+            if was_there and isinstance(error, ConnectionRefusedError):
+                return None
             if time.monotonic() > deadline:
                 problem = error.strerror or error
                 raise OSError(f"{problem}, for {_PATIENCE_S:g} s") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, no_word_for
@@ -49,6 +49,8 @@ class Fleet:
         silence_s: How long a host may be silent while another is heard, and a little
             longer.
         kept_s: For how long one that is lost may keep its ranks for another launcher.
+        cut_off: How messages call hosts that were lost at the start, and may keep
+            theirs.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Fleet:
         growth: Growth | None,
         silence_s: float,
         kept_s: float,
+        cut_off: Collection[str] = (),
     ) -> None:
         self._crews = dict(crews)
         self._options = options
@@ -70,7 +73,8 @@ class Fleet:
         self._failures: dict[str, int] = {}
         self._told: dict[str, str] = {}
         self._excused_s: dict[Crew, float] = {}
-        self._next_try_at: dict[str, float] = {}
+        tried_at = time.monotonic() + kept_s
+        self._next_try_at = dict.fromkeys(cut_off, tried_at)
 
     @property
     def slots(self) -> int:

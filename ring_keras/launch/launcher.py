@@ -139,6 +139,8 @@ class Launcher:
             if self._members is not None:
                 self._members.close()
         exit_code, message = self._conclude()
+        if exit_code == 0 and self._unheard:
+            exit_code, message = 1, self._how_to_end_unheard()
         if self._superseded is not None:
             problem = self._superseded
         if problem is not None and self._interrupt is None:
@@ -172,11 +174,20 @@ class Launcher:
         tenure = self._options.tenure
         return tenure is not None and tenure.ends_job
 
+    @property
+    def _unheard(self) -> str:
+        """Hosts whose ranks shall end, and that were not there to hear of it."""
+        tenure = self._options.tenure
+        if tenure is None or not tenure.ends_job:
+            return ""
+        return ", ".join(tenure.unheard)
+
     def _part(self, exit_code: int, message: str | None) -> None:
         if self._leaves_ranks:
             return
         tenure, members = self._options.tenure, self._members
-        if tenure is not None and not (members is not None and members.leaves_ranks):
+        leaves_some = members is not None and members.leaves_ranks
+        if tenure is not None and not (leaves_some or self._unheard):
             tenure.end()
         for crew in self._crews:
             crew.dismiss(exit_code, message)
@@ -212,6 +223,7 @@ class Launcher:
                 hosts.growth,
                 self._options.heartbeat_s,
                 self._options.kept_s,
+                hosts.cut_off,
             )
             self._members = ElasticMembers(elastic, desk, hosts.store_host, fleet)
         self._members.begin()
@@ -370,6 +382,17 @@ class Launcher:
     def _tell_agents(self, card: Card) -> None:
         for crew in self._crews:
             crew.take_card(card)
+
+    def _how_to_end_unheard(self) -> str:
+        tenure = self._options.tenure
+        assert tenure is not None
+        return (
+            f"[RK827] the ranks of the agents that are there have ended. There was no "
+            f"word from host {self._unheard}, which may have others: they end by "
+            f"themselves within {self._options.kept_s:g} s, if no launcher comes. To "
+            f"end them sooner, `ringrun --take-over {tenure.path} --end` once it is "
+            "reached; the card is still there"
+        )
 
     def _note_broken_output(self) -> None:
         """From the output's thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ring_keras.launch.crew import Crew
@@ -27,11 +27,13 @@ class Hosts:
             ranks be there from the start.
         store_host: The address on which the job's store shall listen.
         growth: What brings others later; None: nothing does.
+        cut_off: How messages call others, whose agents may have ranks yet.
     """
 
     crews: Mapping[str, Crew]
     store_host: str
     growth: Growth | None = None
+    cut_off: Collection[str] = ()
 
 
 # Gathers them, and adds their crews to the desk's; raises CannotStartError.

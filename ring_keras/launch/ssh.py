@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ring_keras._version import __version__
 from ring_keras.config import HEARTBEAT_S, inherited_environment
 from ring_keras.launch.agent_line import AgentLine
-from ring_keras.launch.call import LINE_LOST
+from ring_keras.launch.call import DOOR, LINE_LOST
 from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, CLOSED, Connection
 from ring_keras.launch.guard import Ended
 from ring_keras.launch.lines import LineBuffer
@@ -54,6 +54,7 @@ class SshOptions:
             starts it; empty: ssh.
         waiting_port: Where agents wait on the other hosts, which none has to start;
             None: they do not.
+        at_door: Whether that is the door of one that keeps its ranks.
         secret_file: With the secret that those hold too.
         silence_s: How long the line may be silent; ssh is no more impatient.
         kept: Whether the agent on this host outlives its launcher, as those on others
@@ -66,6 +67,7 @@ class SshOptions:
     python: str = sys.executable
     instead: Sequence[str] = ()
     waiting_port: int | None = None
+    at_door: bool = False
     secret_file: str = ""
     silence_s: float = HEARTBEAT_S
     kept: bool = False
@@ -85,7 +87,8 @@ def agent_command(host: str | None, options: SshOptions) -> list[str]:
         address = f"[{host}]" if ":" in host else host
         place = f"{address}:{options.waiting_port}"
         command = [sys.executable, "-m", "ring_keras.launch.call"]
-        return [*command, place, options.secret_file]
+        door = [DOOR] if options.at_door else []
+        return [*command, place, options.secret_file, *door]
     words = [options.python, "-m", "ring_keras.launch.agent"]
     if options.instead:
         return [*options.instead, host, *words]
@@ -126,6 +129,7 @@ class SshLine(AgentLine):
         self._python = options.python
         self._by_ssh = host is not None and options.by_ssh
         self._is_here = host is None
+        self._at_door = options.at_door
         self._kept = self._is_here and options.kept
         self._loop = loop
         self._say = say
@@ -231,6 +235,8 @@ class SshLine(AgentLine):
                     f"{self._python} has no ring_keras there ({said}): install "
                     f"ring_keras {__version__}"
                 )
+            if self._at_door and returncode == 0:
+                return "its agent has ended: nobody listens where it was"
             return f"its agent ended with code {returncode} at once: {said}"
         # A shell, and the agent's front, tell a signal by a code above 128.
         number = -returncode if returncode < 0 else returncode - 128

@@ -5,8 +5,12 @@ See docs/design/0054-a-launcher-that-can-be-lost.md.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 from ring_keras.config import split_address
 from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.agent_line import AgentLine
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.majority import minority_problem
@@ -28,43 +32,54 @@ def taken_hosts(job: HostsJob, tenure: Tenure) -> Source:
 
 def _gathered(job: HostsJob, desk: Desk, tenure: Tenure) -> Hosts:
     hosts = SshHosts(job, desk)
-    crews = _called(hosts, job.ssh, desk, tenure)
-    hellos = [crew.line.hello or {} for crew in crews]
+    called = _called(hosts, job.ssh, desk, tenure)
+    there = _heard(called, desk, tenure)
+    hellos = [crew.line.hello or {} for crew in there]
     if tenure.by_majority:
         problem = minority_problem(hellos, len(tenure.card.agents))
         if problem is not None:
             raise CannotStartError(problem)
     tenure.term = 1 + max(hello["term"] for hello in hellos)
-    for crew in crews:
+    for crew in there:
         crew.take_over(tenure.term)
     desk.run_until(
-        lambda: all(crew.taken_over or crew.gone is not None for crew in crews),
+        lambda: all(crew.taken_over or crew.gone is not None for crew in there),
         _ANSWER_TIMEOUT_S,
     )
-    for crew in crews:
+    for crew in there:
         if not crew.taken_over:
             why = crew.gone or f"it said nothing for {_ANSWER_TIMEOUT_S:g} s"
             raise CannotStartError(f"{crew.title}: {why}")
-    tenure.keep(crew.name for crew in crews)
+    # Those that say nothing may have their ranks: whoever comes next calls them, too.
+    tenure.keep(crew.name for crew in called if not crew.line.has_ended)
+    tenure.unheard = [crew.name for crew in called if _may_keep_ranks(crew)]
     desk.output.say(
         f"elastic: took the job over, as its launcher of term {tenure.term}"
     )
-    return hosts.made_ready({f"host {crew.listed_as}": crew for crew in crews})
+    ready = hosts.made_ready({_listed(crew): crew for crew in there})
+    cut_off = {_listed(crew) for crew in called if _may_keep_ranks(crew)}
+    return dataclasses.replace(ready, cut_off=cut_off)
+
+
+def _listed(crew: AgentCrew) -> str:
+    return f"host {crew.listed_as}"
+
+
+def _may_keep_ranks(crew: AgentCrew) -> bool:
+    """Whether it is not heard, and has ranks that another launcher may take over."""
+    return crew.gone is not None and not crew.line.has_ended
 
 
 def _called(
     hosts: SshHosts, ssh: SshOptions, desk: Desk, tenure: Tenure
 ) -> list[AgentCrew]:
-    """Those of the card that are there.
-
-    Raises:
-        CannotStartError: If none is.
-    """
+    """Those of the card; each has greeted, or is gone."""
     crews = []
     for agent in tenure.card.agents:
         host, port = split_address(agent.address)
         by_call = SshOptions(
             waiting_port=port,
+            at_door=True,
             secret_file=str(desk.token_file),
             silence_s=ssh.silence_s,
         )
@@ -75,16 +90,29 @@ def _called(
         lambda: all(line.hello is not None or line.gone is not None for line in lines),
         _ANSWER_TIMEOUT_S,
     )
-    there, lost = [], []
+    for line in lines:
+        if line.hello is None and line.gone is None:
+            _give_up(line, f"it did not answer within {_ANSWER_TIMEOUT_S:g} s")
+    return crews
+
+
+def _give_up(line: AgentLine, why: str) -> None:
+    line.give_up(why)
+    line.lose(why)  # Now, and not once what keeps the line has ended.
+
+
+def _heard(crews: Sequence[AgentCrew], desk: Desk, tenure: Tenure) -> list[AgentCrew]:
+    """Those that are there.
+
+    Raises:
+        CannotStartError: If none is.
+    """
     for crew in crews:
-        if crew.line.hello is None:
-            why = crew.gone or f"it did not answer within {_ANSWER_TIMEOUT_S:g} s"
-            crew.line.give_up(why)
-            lost.append(f"{crew.title}: {why}")
-        elif (problem := crew.line.version_problem()) is not None:
+        problem = crew.line.version_problem() if crew.line.hello is not None else None
+        if problem is not None:
             raise CannotStartError(f"{crew.title}: {problem}")
-        else:
-            there.append(crew)
+    lost = [f"{crew.title}: {crew.gone}" for crew in crews if crew.gone is not None]
+    there = [crew for crew in crews if crew.gone is None]
     if not there:
         found = "; ".join(lost) or "the card names none"
         raise CannotStartError(f"no agent of {tenure.path} is there: {found}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ring_keras.launch.card import Card, CardAgent, CardError
@@ -39,6 +39,9 @@ class Tenure:
         self.by_majority = by_majority
         self.term = 1
         """This launcher's number: each one that takes the job over has a higher one."""
+        self.unheard: Sequence[str] = ()
+        """Hosts of the card that this launcher has not reached, and that may have
+        ranks."""
         self.launcher_host = ""
         """An address of its host, which the agents' hosts reach."""
         self.say: Callable[[str], None] = lambda _text: None

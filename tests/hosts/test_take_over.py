@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -111,6 +112,37 @@ def test_a_host_is_lost_with_its_launcher_and_its_rank(
     said = stop(ringrun, job, hosts)
     assert ringrun.pids("end.1", "end.2") == before
     assert "host node0: it did not answer within 5 s" in said
+
+
+def test_a_host_that_is_cut_off_can_be_ended_later(
+    ringrun: Ringrun, job: LostLauncher, hosts: SshHosts
+) -> None:
+    cooldown = ("--max-np", "3", "--blacklist-cooldown-range", "0", "0")
+    begin(job, hosts, "node0:1,node1:1,node2:1", *cooldown)
+    for number in (0, 1, 2):
+        await_sizes(ringrun.directory, number, "[3]", timeout_s=60)
+    job.lose()
+
+    # One host's agent is lost, one cannot be asked.
+    for pid in hosts.leftovers(1):
+        os.kill(pid, signal.SIGKILL)
+    hosts.set_link(2, "down")
+    job.take_over("--end")
+    finished = ringrun.finish(job.process)
+    assert finished.returncode == 1, finished.stderr.decode()
+    assert "[RK827] the ranks of the agents that are there have" in finished.verdict
+    assert "no word from host node2, " in finished.verdict
+    assert "host node1: its agent has ended" in finished.stderr.decode()
+    agents = json.loads(job.card.read_text())["agents"]
+    assert [agent["name"] for agent in agents] == ["node2"]
+    assert hosts.leftovers(2)
+
+    hosts.set_link(2, "up")
+    job.take_over("--end")
+    finished = ringrun.finish(job.process)
+    assert finished.returncode == 0, finished.stderr.decode()
+    assert not job.card.exists()
+    hosts.wait_until_empty()
 
 
 def test_one_that_was_cut_off_ends_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,18 @@ def test_nobody_listens_where_an_agent_has_ended(listener: socket.socket) -> Non
     listener.close()
 
     assert not call._answers(*place)
+
+
+def test_an_agent_that_was_there_is_not_waited_for(
+    listener: socket.socket, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text("ab" * 32)
+    port = listener.getsockname()[1]
+    listener.close()
+
+    assert call.main([f"127.0.0.1:{port}", str(secret), call.DOOR]) == 0
 
 
 def test_an_agent_that_is_there_speaks(listener: socket.socket) -> None:

@@ -92,6 +92,22 @@ def test_a_host_that_may_keep_its_ranks_is_not_tried_before_they_have_ended(
     assert growth.connected == ["a"]
 
 
+def test_a_host_that_was_cut_off_from_the_start_is_not_tried_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(fleet_module.time, "monotonic", lambda: now)
+    growth = Growth()
+    fleet = Fleet({}, OPTIONS, print, growth, 5.0, 80.0, cut_off=["host a"])
+
+    fleet.take([Host("a", 2), Host("b", 2)])
+    assert growth.connected == ["b"]
+
+    now += 80.0
+    fleet.take([Host("a", 2), Host("b", 2)])
+    assert growth.connected == ["b", "a"]
+
+
 def launch_options(card: Path) -> LaunchOptions:
     """Of a job that can be taken over, with a user's times."""
     return LaunchOptions(
