@@ -23,7 +23,10 @@ from ring_keras.launch.loop import Loop
 from ring_keras.launch.output import say
 from ring_keras.launch.secret_proof import CALLED, CALLER
 
-__all__ = ["AgentDoor", "Line", "part_with"]
+__all__ = ["RANKS_ARE_ENDING", "AgentDoor", "Line", "part_with"]
+
+RANKS_ARE_ENDING = "its ranks are ending"
+"""Why an agent serves nobody any more."""
 
 
 class Line(Protocol):
@@ -88,18 +91,19 @@ class AgentDoor:
             CALLED, self._loop, visitor.take, visitor.note_end
         )
         visitor.connection.send_raw(GREETING)
-        visitor.connection.send({**self._hello(), "term": self._term})
+        facts = {"term": self._term, "ending": self.is_shut}
+        visitor.connection.send({**self._hello(), **facts})
         visitor.connection.take(guest.came)
 
     def consider(self, visitor: _Visitor, term: int) -> None:
         """Somebody wants to be the launcher of that term."""
-        why = None
+        word: dict[str, Any] | None = None
         if self.is_shut:
-            why = "its ranks are ending"
+            word = {"type": "refused", "why": RANKS_ARE_ENDING}
         elif term <= self._term:
-            why = f"it serves a launcher of term {self._term}, and this one has {term}"
-        if why is not None:
-            part_with(self._loop, visitor.connection, {"type": "refused", "why": why})
+            word = {"type": "superseded", "term": self._term}
+        if word is not None:
+            part_with(self._loop, visitor.connection, word)
             return
         self._term = term
         visitor.line = self._serve(visitor.connection, term)

@@ -248,8 +248,15 @@ class Launcher:
 
     def _run_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         self._loop.run_until(
-            lambda: self._interrupt is not None or condition(), timeout_s
+            lambda: (
+                self._interrupt is not None
+                or self._superseded is not None
+                or condition()
+            ),
+            timeout_s,
         )
+        if self._superseded is not None:
+            raise CannotStartError(self._superseded)
         return condition()
 
     def _time_left(self) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ring_keras.config import split_address
 from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.agent_door import RANKS_ARE_ENDING
 from ring_keras.launch.agent_line import AgentLine
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.hosts import Host
@@ -34,29 +35,21 @@ def _gathered(job: HostsJob, desk: Desk, tenure: Tenure) -> Hosts:
     hosts = SshHosts(job, desk)
     called = _called(hosts, job.ssh, desk, tenure)
     there = _heard(called, desk, tenure)
-    hellos = [crew.line.hello or {} for crew in there]
-    if tenure.by_majority:
-        problem = minority_problem(hellos, len(tenure.card.agents))
-        if problem is not None:
-            raise CannotStartError(problem)
-    tenure.term = 1 + max(hello["term"] for hello in hellos)
-    for crew in there:
-        crew.take_over(tenure.term)
-    desk.run_until(
-        lambda: all(crew.taken_over or crew.gone is not None for crew in there),
-        _ANSWER_TIMEOUT_S,
-    )
-    for crew in there:
-        if not crew.taken_over:
-            why = crew.gone or f"it said nothing for {_ANSWER_TIMEOUT_S:g} s"
-            raise CannotStartError(f"{crew.title}: {why}")
+    _require_majority(there, tenure)
+    tenure.term = 1 + max(int((crew.line.hello or {})["term"]) for crew in there)
+    taken = _taken(there, desk, tenure)
+    _require_majority(taken, tenure)
     # Those that say nothing may have their ranks: whoever comes next calls them, too.
     tenure.keep(crew.name for crew in called if not crew.line.has_ended)
-    tenure.unheard = [crew.name for crew in called if _may_keep_ranks(crew)]
+    tenure.unheard = [
+        crew.name
+        for crew in called
+        if _may_keep_ranks(crew) and crew.gone != RANKS_ARE_ENDING
+    ]
     desk.output.say(
         f"elastic: took the job over, as its launcher of term {tenure.term}"
     )
-    ready = hosts.made_ready({_listed(crew): crew for crew in there})
+    ready = hosts.made_ready({_listed(crew): crew for crew in taken})
     cut_off = {_listed(crew) for crew in called if _may_keep_ranks(crew)}
     return dataclasses.replace(ready, cut_off=cut_off)
 
@@ -93,12 +86,58 @@ def _called(
     for line in lines:
         if line.hello is None and line.gone is None:
             _give_up(line, f"it did not answer within {_ANSWER_TIMEOUT_S:g} s")
+        elif line.hello is not None and line.hello.get("ending"):
+            _give_up(line, RANKS_ARE_ENDING)
     return crews
 
 
 def _give_up(line: AgentLine, why: str) -> None:
     line.give_up(why)
     line.lose(why)  # Now, and not once what keeps the line has ended.
+
+
+def _require_majority(there: Sequence[AgentCrew], tenure: Tenure) -> None:
+    """Raises CannotStartError where these may not decide, and are asked to."""
+    if tenure.by_majority:
+        hellos = [crew.line.hello or {} for crew in there]
+        problem = minority_problem(hellos, len(tenure.card.agents))
+        if problem is not None:
+            raise CannotStartError(problem)
+
+
+def _taken(there: Sequence[AgentCrew], desk: Desk, tenure: Tenure) -> list[AgentCrew]:
+    """Those that serve this launcher now.
+
+    The first one is asked alone: of two launchers that come at once it serves one, and
+    the other has taken nothing.
+
+    Raises:
+        CannotStartError: If none does.
+    """
+    taken: list[AgentCrew] = []
+    rest = list(there)
+    while rest:
+        asked = rest if taken else rest[:1]
+        rest = rest[len(asked) :]
+        for crew in asked:
+            crew.take_over(tenure.term)
+        desk.run_until(
+            lambda asked=asked: all(map(_has_decided, asked)), _ANSWER_TIMEOUT_S
+        )
+        for crew in asked:
+            if not crew.taken_over:
+                why = f"it said nothing for {_ANSWER_TIMEOUT_S:g} s"
+                _give_up(crew.line, why)
+                desk.output.say(f"elastic: {crew.title}: {crew.gone}")
+        taken += [crew for crew in asked if crew.taken_over]
+    if not taken:
+        lost = "; ".join(f"{crew.title}: {crew.gone}" for crew in there)
+        raise CannotStartError(f"no agent of {tenure.path} serves it: {lost}")
+    return taken
+
+
+def _has_decided(crew: AgentCrew) -> bool:
+    return crew.taken_over or crew.gone is not None
 
 
 def _heard(crews: Sequence[AgentCrew], desk: Desk, tenure: Tenure) -> list[AgentCrew]:

@@ -333,16 +333,15 @@ def test_an_agent_serves_no_launcher_of_an_old_term(
             said += data
     reader = FrameReader(greeted=False)
     assert said.startswith(GREETING)
-    hello, refused = (
+    hello, superseded = (
         message
         for message in reader.feed(said)
         if isinstance(message, dict) and message["type"] != "ping"
     )
     assert isinstance(hello, dict)
-    assert isinstance(refused, dict)
     assert hello["term"] == 1
-    why = "it serves a launcher of term 1, and this one has 1"
-    assert refused == {"type": "refused", "why": why}
+    assert not hello["ending"]
+    assert superseded == {"type": "superseded", "term": 1}
     (ringrun.directory / "enough").touch()
     finish(ringrun, job)
 
