@@ -166,6 +166,8 @@ class Agent:
             rank, answer = field(message, "rank", int), field(message, "message", dict)
             if self._keeper is not None:
                 self._keeper.note_answer(rank, answer)
+            # For launchers, and in a large job more than a rank's socket takes.
+            answer = {key: told for key, told in answer.items() if key != "members"}
             self._tells.get(rank, _drop)(answer)
         elif message["type"] == "signal":
             rank, number = field(message, "rank", int), field(message, "number", int)

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ring_keras.launch.connection import BEYOND_HEARTBEAT_S
 from ring_keras.launch.desk import CannotStartError, Desk, require_route
@@ -147,7 +148,8 @@ class ElasticMembers(Members):
         self._generation, self._changes = last.number, last.changes
         self._started = last.started
         for one in found:
-            process = _Process(one.worker, one.tell, rank=one.rank)
+            rank = last.ranks.get(one.worker.rank, one.rank)
+            process = _Process(one.worker, one.tell, rank=rank)
             process.has_state = one.has_state
             self._processes[one.worker.rank] = process
         self._members = [self._processes[one.worker.rank] for one in last.members]
@@ -341,6 +343,10 @@ class ElasticMembers(Members):
         self._desk.watch.note_ranks([process.worker for process in members])
         self._forming_since = self._undecided_since = None
         has_state = any(process.has_state for process in members)
+        # For another launcher, should this one be lost.
+        facts: dict[str, Any] = {"changes": self._changes, "started": self._started}
+        if self._desk.options.tenure is not None:
+            facts["members"] = [process.worker.rank for process in members]
         for rank, process in enumerate(members):
             # Those that the job begins with say nothing of what comes later.
             if process.rank is None and self._generation > 1:
@@ -354,9 +360,7 @@ class ElasticMembers(Members):
                     "generation": self._generation,
                     "store": address,
                     "late": has_state and not process.has_state,
-                    # For another launcher, should this one be lost.
-                    "changes": self._changes,
-                    "started": self._started,
+                    **facts,
                 }
             )
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,27 +54,40 @@ class LastGeneration:
         number: Which; 0: none has begun yet.
         changes: How often the ranks had changed until then.
         started: How many processes the job has started, as far as is known.
-        members: Its ranks, in their order; if it is 0, all that shall be in the first.
-        others: Those that were in an earlier one, or in none.
+        ranks: Which rank each process was to be there, by its number, whether it is
+            among those that were found or not.
+        members: Those that were found, in that order; if it is 0, all that shall be in
+            the first.
+        others: Those that were in an earlier one only, or in none.
     """
 
     number: int
     changes: int
     started: int
+    ranks: Mapping[int, int]
     members: Sequence[Found]
     others: Sequence[Found]
 
 
 def last_generation(found: Sequence[Found]) -> LastGeneration:
-    """Finds it."""
+    """Finds it.
+
+    The launcher may have been lost before it had told all who they are in it: who is
+    there says one that was told.
+    """
     number = max(one.generation for one in found)
-    members = [one for one in found if one.generation == number]
-    members.sort(key=lambda one: (one.rank or 0, one.worker.rank))
-    place = members[0].place or {"changes": 0, "started": 0}
+    told = next(
+        (one.place for one in found if number and one.generation == number), None
+    )
+    place = told or {"changes": 0, "started": 0, "members": []}
+    ranks = {process: rank for rank, process in enumerate(place["members"])}
+    members = [one for one in found if one.worker.rank in ranks or not number]
+    members.sort(key=lambda one: (ranks.get(one.worker.rank, 0), one.worker.rank))
     return LastGeneration(
         number=number,
         changes=place["changes"],
         started=max(place["started"], *(1 + one.worker.rank for one in found)),
+        ranks=ranks,
         members=members,
         others=[one for one in found if one not in members],
     )

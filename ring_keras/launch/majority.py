@@ -36,10 +36,10 @@ def minority_problem(hellos: Sequence[Mapping[str, Any]], agents: int) -> str | 
             f"{len(alone)} of {agents} agents are there, and hear no other launcher; "
             "before the ranks have met for the first time all must be"
         )
-    of_last = [hello for hello in alone if hello["generation"] == last]
-    running = {rank for hello in of_last for rank in hello["running"]}
-    ended = {rank for hello in of_last for rank in hello["ended"]}
-    elsewhere = of_last[0]["size"] - len(running) - len(ended)
+    # A launcher may have been lost before it had told all of them.
+    members = next(h["members"] for h in alone if h["generation"] == last)
+    running = _ranks_of(members, alone, "running")
+    elsewhere = len(members) - len(running) - len(_ranks_of(members, alone, "ended"))
     if not elsewhere or are_enough(running, elsewhere):
         return None
     return (
@@ -48,3 +48,11 @@ def minority_problem(hellos: Sequence[Mapping[str, Any]], agents: int) -> str | 
         "half, or half and rank 0, this launcher does not go on. `ringrun --take-over "
         "FILE` alone does: give it only if no other launcher has the rest"
     )
+
+
+def _ranks_of(
+    members: Sequence[int], hellos: Sequence[Mapping[str, Any]], state: str
+) -> set[int]:
+    """Which ranks of a generation are in that state on hosts that say so."""
+    processes = {number for hello in hellos for number in hello[state]}
+    return {rank for rank, number in enumerate(members) if number in processes}

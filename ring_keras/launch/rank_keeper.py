@@ -85,18 +85,15 @@ class RankKeeper:
 
     def facts(self) -> dict[str, Any]:
         """What tells a launcher whether it may take the job over by itself."""
-        told = [
-            (worker.running, self._memberships[worker.rank].place)
-            for worker in self._workers()
-        ]
-        places = [(running, place) for running, place in told if place is not None]
-        number = max((place["generation"] for _, place in places), default=0)
-        of_last = [one for one in places if one[1]["generation"] == number]
+        workers = self._workers()
+        places = (self._memberships[worker.rank].place for worker in workers)
+        told = [place for place in places if place is not None]
+        last = max(told, key=lambda place: int(place["generation"]), default=None)
         return {
-            "generation": number,
-            "size": of_last[0][1]["size"] if of_last else 0,
-            "running": [place["rank"] for running, place in of_last if running],
-            "ended": [place["rank"] for running, place in of_last if not running],
+            "generation": 0 if last is None else last["generation"],
+            "members": [] if last is None else last["members"],
+            "running": [worker.rank for worker in workers if worker.running],
+            "ended": [worker.rank for worker in workers if not worker.running],
             "alone": self.alone_s() > 0,
         }
 

@@ -19,7 +19,7 @@ def hello(
 ) -> dict[str, Any]:
     return {
         "generation": generation,
-        "size": size,
+        "members": list(range(size)),
         "running": running,
         "ended": ended or [],
         "alone": alone,
@@ -33,10 +33,13 @@ def hello(
         [hello(2, [0])],
         [hello(4, [0, 2])],
         # A host that has come since, and one that was in an earlier generation.
-        [hello(3, [0, 1], generation=2), hello(9, [3]), hello(0, [], generation=0)],
+        [hello(3, [0, 1], generation=2), hello(9, [8]), hello(0, [], generation=0)],
         [hello(2, [1], ended=[0])],
         [hello(2, [], ended=[0, 1])],
         [hello(0, [], generation=0)] * 3,
+        # The launcher was lost before it had told all of the next generation.
+        [hello(6, [0, 1], generation=2), hello(6, [2, 3]), hello(6, [4, 5])],
+        [hello(4, [0, 1], generation=2), hello(0, [3], generation=0)],
     ],
 )
 def test_enough(hellos: list[dict[str, Any]]) -> None:
@@ -53,6 +56,8 @@ def test_enough(hellos: list[dict[str, Any]]) -> None:
         ([hello(3, [0, 1], alone=False), hello(3, [2])], "have 1 ranks"),
         ([hello(3, [0, 1, 2], alone=False)], "all agents that are there hear a"),
         ([hello(0, [], generation=0)] * 2, "2 of 3 agents are there"),
+        # Those that are in none any more do not count.
+        ([hello(4, [0], generation=2), hello(9, [5, 6, 7])], "have 1 ranks of"),
     ],
 )
 def test_too_few(hellos: list[dict[str, Any]], said: str) -> None:

@@ -24,9 +24,10 @@ SERVES: list[dict[str, Any]] = [{"type": "holds", "processes": []}]
 
 
 def hello(**facts: Any) -> dict[str, Any]:
-    found = {"generation": 1, "size": 3, "running": [], "ended": [], "alone": True}
+    last = {"generation": 1, "members": [0, 1, 2], "running": [], "ended": []}
     version = {"type": "hello", "ring_keras": __version__}
-    return {**version, "term": 1, "ending": False, **found, **facts}
+    told = {"term": 1, "ending": False, "alone": True}
+    return {**version, **told, **last, **facts}
 
 
 class Line(AgentLine):
