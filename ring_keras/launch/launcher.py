@@ -143,8 +143,9 @@ class Launcher:
             exit_code, message = 1, self._how_to_end_unheard()
         if self._superseded is not None:
             problem = self._superseded
-        if problem is not None and self._interrupt is None:
-            exit_code, message = 1, problem
+        if problem is not None and (self._interrupt is None or self._leaves_ranks):
+            exit_code = 1 if self._interrupt is None else 128 + self._interrupt
+            message = problem
         if message is not None:
             for hint in self._pump.hints:
                 say(hint)
@@ -213,6 +214,7 @@ class Launcher:
             run_until=self._run_until,
         )
         hosts, elastic = self._source(desk), self._options.elastic
+        self._require_time()
         if elastic is None:
             self._members = FixedMembers(desk, hosts.store_host)
         else:
@@ -255,9 +257,20 @@ class Launcher:
             ),
             timeout_s,
         )
+        self._require_time()
+        return condition()
+
+    def _require_time(self) -> None:
+        """Raises CannotStartError if there is no use in going on."""
         if self._superseded is not None:
             raise CannotStartError(self._superseded)
-        return condition()
+        if self._takes_over and self._interrupt is not None:
+            assert self._options.tenure is not None
+            raise CannotStartError(
+                f"it was stopped by {signal_name(self._interrupt)} before it had the "
+                "job, whose ranks go on, or wait for another launcher. `ringrun "
+                f"--take-over {self._options.tenure.path} --end` ends them"
+            )
 
     def _time_left(self) -> float | None:
         if self._state_ends_at is None:
@@ -323,6 +336,9 @@ class Launcher:
         if number in RANKS_SIGNALS:
             for worker in self._workers():
                 worker.pass_on(number)
+            return
+        if self._takes_over and self._members is None:
+            self._interrupt = number  # The ranks are not this launcher's, yet.
             return
         if self._state is _State.ENDED and number != signal.SIGPIPE:
             os._exit(128 + number)  # Whoever reads our output does not.

@@ -273,6 +273,34 @@ def test_a_signal_ends_the_job_as_ever(ringrun: Ringrun, job: LostLauncher) -> N
     assert not job.card.exists()
 
 
+def test_who_is_stopped_before_it_has_the_job_says_so(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    job.begin(SCRIPT, "--min-np", "1")
+    pids = ringrun.pids("pid.0", "pid.1")
+    await_met(ringrun, 0, "1: [0, 1]")
+    job.lose()
+    agent = [p for p in job.left() if "ring_keras.launch.agent" in words_of(p)]
+
+    for pid in agent:
+        os.kill(pid, signal.SIGSTOP)
+    job.take_over("--end")
+    wait_until(
+        lambda: any("ring_keras.launch.call" in words_of(p) for p in job.left()),
+        "it calls the agent",
+    )
+    job.process.send_signal(signal.SIGINT)
+    finished = ringrun.finish(job.process)
+    for pid in agent:
+        os.kill(pid, signal.SIGCONT)
+
+    assert finished.returncode == 128 + signal.SIGINT
+    assert "it was stopped by SIGINT before it had the job" in finished.verdict
+    assert all(map(is_alive, pids))
+    job.take_over("--end")
+    assert "stopped by SIGTERM" in finish(ringrun, job).verdict
+
+
 def test_a_job_that_cannot_begin_leaves_no_card(
     ringrun: Ringrun, job: LostLauncher
 ) -> None:
