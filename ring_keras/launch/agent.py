@@ -332,11 +332,12 @@ class Agent:
     def _keep_ranks(self, message: dict[str, Any]) -> None:
         """From now on they outlive the launcher."""
         assert self._forwarded is not None
+        outage_s = field(self.plan, "silence_s", float) + BEYOND_HEARTBEAT_S
         self._keeper = keeper = RankKeeper(
             self.loop,
             self._forwarded,
             self.workers,
-            field(self.plan, "silence_s", float) + BEYOND_HEARTBEAT_S,
+            outage_s,
             lambda: self.connection.silent_s,
             self.end_ranks,
         )
@@ -350,7 +351,7 @@ class Agent:
         )
         address = self._door.address
         self._succession = Succession(
-            self.loop, self._directory, address, keeper.alone_s
+            self.loop, self._directory, address, outage_s, keeper.alone_s
         )
         self.connection.send({"type": "door", "address": address})
 
