@@ -243,9 +243,10 @@ def _run_job(
         )
         interfaces = config.interfaces or ()
         hosts_job = HostsJob(hosts, plan, ssh, launcher_address, interfaces)
-        source = ssh_hosts(hosts_job)
         if tenure is not None and tenure.taken_over:
             source = taken_hosts(hosts_job, tenure)
+        else:
+            source = ssh_hosts(hosts_job)
     token = None if tenure is None else tenure.token
     return run_guarded(
         lambda fd, directory: Launcher(launch, source, fd, directory, token).run(),

@@ -319,6 +319,8 @@ def _allocation(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> Allocation | None:
     """What a scheduler lets us use; None if nothing, or if it does not matter."""
+    if options.tenure is not None:
+        return None  # The card says what it was: its files may be on another host.
     environment = inherited_environment()
     try:
         given = allocation(environment)

@@ -82,6 +82,8 @@ class JobWatch:
         directory: For files of the job.
         output: Shows the status.
         arrivals: Says how many of how many ranks have joined; None: nobody runs.
+        needs_metrics: Whether they must be served, if they are asked for; else it is
+            told if they cannot.
 
     Raises:
         OSError: If a file cannot be made, or nobody can listen there.
@@ -94,6 +96,8 @@ class JobWatch:
         directory: Path,
         output: OutputPump,
         arrivals: Callable[[], tuple[int, int] | None],
+        *,
+        needs_metrics: bool = True,
     ) -> None:
         self._arrivals = arrivals
         self._began_at: float | None = time.monotonic()
@@ -110,7 +114,14 @@ class JobWatch:
         if options.status:
             loop.on_tick(self._show_status)
         if options.metrics is not None:
-            MetricsServer(options.metrics, self._latest, self._host_of)
+            try:
+                MetricsServer(options.metrics, self._latest, self._host_of)
+            except OSError as error:
+                if needs_metrics:
+                    raise
+                place = f"{options.metrics.host}, port {options.metrics.port}"
+                why = f"this host cannot listen on {place} ({error.strerror})"
+                output.say(f"metrics are not served any more: {why}")
 
     def set_ranks(self, workers: Sequence[Worker]) -> None:
         """Who trains together from now on, by rank."""

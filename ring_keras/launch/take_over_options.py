@@ -145,8 +145,9 @@ def check(
             f"with them by --take-over {path}, or end them by --end beside it. If "
             "nothing is left of that job, remove the file"
         )
+    given = sys.argv[1:] if arguments is None else arguments
     card = Card(
-        arguments=list(sys.argv[1:] if arguments is None else arguments),
+        arguments=[*_from_scheduler(options, hosts), *given],
         directory=str(Path.cwd()),
         environment={**inherited_environment(), **added},
         path=str(path),
@@ -158,6 +159,19 @@ def check(
     except (CardError, OSError) as error:
         parser.error(f"--card {error}")
     return Tenure(card, path, taken_over=False)
+
+
+def _from_scheduler(
+    options: argparse.Namespace, hosts: Sequence[Host] | None
+) -> list[str]:
+    """Options that say what no option has said; no other launcher need ask for it."""
+    if options.allocation is None:
+        return []
+    if hosts is None:
+        return ["-np", str(options.size)]
+    names = (f"[{h.name}]" if ":" in h.name else h.name for h in hosts)
+    slots = (f"{name}:{host.slots}" for name, host in zip(names, hosts, strict=True))
+    return ["-H", ",".join(slots)]
 
 
 def _is_here(address: str) -> bool:

@@ -31,7 +31,7 @@ class LostLauncher:
         self,
         script: str,
         *options: str,
-        size: int = 2,
+        size: int | None = 2,
         outage_s: str | None = OUTAGE_S,
     ) -> None:
         """Starts it; None: with the times of a user's job."""

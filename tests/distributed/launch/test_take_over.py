@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -135,6 +136,30 @@ def test_a_rank_is_replaced_under_the_third_launcher(
     finished = finish(ringrun, job)
     assert b"elastic: started process 2 " in finished.stderr
     assert b"took the job over, as its launcher of term 3" in finished.stderr
+
+
+def test_what_is_not_where_another_launcher_runs_is_done_without(
+    ringrun: Ringrun, job: LostLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prometheus_client")
+    nodes = ringrun.directory / "nodes"
+    nodes.write_text(f"{os.uname().nodename}\n" * 2)
+    monkeypatch.setenv("PBS_NODEFILE", str(nodes))
+    monkeypatch.setenv("PBS_JOBID", "7")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    job.begin(SCRIPT, "--min-np", "1", "--metrics-port", str(port), size=None)
+    await_met(ringrun, 0, "1: [0, 1]")
+
+    job.lose()
+    nodes.unlink()
+    with socket.create_server(("127.0.0.1", port)):
+        job.take_over()
+        await_met(ringrun, 0, "2: [0, 1]")
+        (ringrun.directory / "enough").touch()
+        finished = finish(ringrun, job)
+
+    assert b"metrics are not served any more: this host cannot" in finished.stderr
 
 
 def test_who_dies_while_there_is_no_launcher_is_lost(
