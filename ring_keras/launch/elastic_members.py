@@ -86,6 +86,8 @@ class ElasticMembers(Members):
         self._generation = 0
         self._changes = 0
         self._started = 0
+        self._unreached = 0
+        """How many of the members may be another launcher's, which took over others."""
         self._undecided_since: float | None = None
         self._had_state = False
         self._forming_since: float | None = None
@@ -153,6 +155,9 @@ class ElasticMembers(Members):
             process.has_state = one.has_state
             self._processes[one.worker.rank] = process
         self._members = [self._processes[one.worker.rank] for one in last.members]
+        tenure = self._desk.options.tenure
+        if tenure is not None and tenure.by_majority:
+            self._unreached = len(last.ranks) - len(last.members)
         self._had_state = any(process.has_state for process in self._members)
         for one in last.others:
             one.worker.outlived |= not one.worker.running
@@ -259,7 +264,8 @@ class ElasticMembers(Members):
         if tenure is None or not tenure.card.has_heirs or not self._generation:
             return True
         cut_off = sum(process.worker.may_run for process in self._members)
-        return are_enough([process.rank for process in living], cut_off)
+        ranks = [process.rank for process in living]
+        return are_enough(ranks, cut_off + self._unreached)
 
     def _await_others(self, now: float) -> Ending | None:
         """Another launcher may have them by now: then this one hears of it, or ends."""
@@ -339,7 +345,7 @@ class ElasticMembers(Members):
             process.worker.outlived |= not process.worker.running
         if self._generation > 1:
             self._say(f"elastic: going on with {_count(size)}")
-        self._members = members
+        self._members, self._unreached = members, 0
         self._desk.watch.note_ranks([process.worker for process in members])
         self._forming_since = self._undecided_since = None
         has_state = any(process.has_state for process in members)

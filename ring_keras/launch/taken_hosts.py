@@ -6,6 +6,7 @@ See docs/design/0054-a-launcher-that-can-be-lost.md.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 from ring_keras.config import split_address
@@ -121,9 +122,7 @@ def _taken(there: Sequence[AgentCrew], desk: Desk, tenure: Tenure) -> list[Agent
         rest = rest[len(asked) :]
         for crew in asked:
             crew.take_over(tenure.term)
-        desk.run_until(
-            lambda asked=asked: all(map(_has_decided, asked)), _ANSWER_TIMEOUT_S
-        )
+        desk.run_until(functools.partial(_have_decided, asked), _ANSWER_TIMEOUT_S)
         for crew in asked:
             if not crew.taken_over:
                 why = f"it said nothing for {_ANSWER_TIMEOUT_S:g} s"
@@ -136,8 +135,8 @@ def _taken(there: Sequence[AgentCrew], desk: Desk, tenure: Tenure) -> list[Agent
     return taken
 
 
-def _has_decided(crew: AgentCrew) -> bool:
-    return crew.taken_over or crew.gone is not None
+def _have_decided(asked: Sequence[AgentCrew]) -> bool:
+    return all(crew.taken_over or crew.gone is not None for crew in asked)
 
 
 def _heard(crews: Sequence[AgentCrew], desk: Desk, tenure: Tenure) -> list[AgentCrew]:
