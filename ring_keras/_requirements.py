@@ -7,13 +7,20 @@ from typing import Any
 
 from ring_keras.config import keras_backend
 
-__all__ = ["has_own", "of_back_end", "require_tensorflow"]
+__all__ = [
+    "has_own",
+    "needs_tensorflow",
+    "of_back_end",
+    "require_tensorflow",
+    "stand_in",
+]
 
 # What back ends have in place of what needs TensorFlow: the module.
 _OF_ALL = {
     "DistributedOptimizer": "ring_keras.backends.common.optimizer",
     "barrier": "ring_keras.values.barrier",
     "broadcast_variables": "ring_keras.backends.common.broadcast_variables",
+    "callbacks.CallbacksSide": "ring_keras.backends.common.callbacks_side",
     "data.shard": "ring_keras.backends.common.shard",
 }
 _OF_BACK_ENDS: dict[str, dict[str, str]] = {
@@ -47,6 +54,11 @@ def of_back_end(name: str) -> Any:
     return getattr(importlib.import_module(module), name.rpartition(".")[2])
 
 
+def needs_tensorflow() -> bool:
+    """Whether what uses TensorFlow cannot be used in this process."""
+    return keras_backend().name != "tensorflow"
+
+
 def require_tensorflow(what: str, instead: str = "") -> None:
     """Raises where Keras computes with anything else.
 
@@ -60,9 +72,9 @@ def require_tensorflow(what: str, instead: str = "") -> None:
     Raises:
         RingKerasError: Names the back end, and what says that it is this one.
     """
-    backend = keras_backend()
-    if backend.name == "tensorflow":
+    if not needs_tensorflow():
         return
+    backend = keras_backend()
     # It brings TensorFlow where that is the back end.
     from ring_keras.errors import RingKerasError
 
@@ -73,3 +85,17 @@ def require_tensorflow(what: str, instead: str = "") -> None:
         "ring_keras that docs/keras.md lists, and no others yet."
         + (f" {instead}" if instead and has_own("DistributedOptimizer") else "")
     )
+
+
+def stand_in(what: str, instead: str) -> type[Any]:
+    """A class that nobody can make anything of, so that programs may import its name.
+
+    Args:
+        what: It stands for, which needs TensorFlow.
+        instead: As for `require_tensorflow`, which is what making one comes to.
+    """
+
+    def refuse(cls: type[Any], *args: Any, **kwargs: Any) -> None:
+        require_tensorflow(what, instead)
+
+    return type(what.rpartition(".")[2], (), {"__new__": refuse})

@@ -5,11 +5,10 @@ from typing import Any
 
 import keras
 
+from ring_keras.callbacks.fit_side import fit_side
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import rank
-from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.values.outcomes import gather_outcomes
 
@@ -114,10 +113,10 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
 
     def _agree(self) -> None:
         """Any rank may have to write from now on; one that cannot says so to all."""
-        self.best = DistributedFit.calling_sections().run(self._best_of_all)
+        self.best = fit_side().run_together(self.model, self._best_of_all)
 
     def _best_of_all(self) -> float | None:
-        process_set = process_set_of(self.model)
+        process_set = fit_side().process_set_of(self.model)
         of_keras: Any = self.best  # A number as Keras logged it, or None.
         best: float | None = None if of_keras is None else float(of_keras)
         failure, self._failure = self._failure, None
@@ -140,4 +139,4 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         return None if values[0] is None else float(values[0])
 
     def _writes(self) -> bool:
-        return rank() == process_set_of(self.model).ranks[0]
+        return rank() == fit_side().process_set_of(self.model).ranks[0]

@@ -26,12 +26,12 @@ from ring_keras.callbacks.sharded_saves import (
     when_it_saves,
 )
 from ring_keras.callbacks.shared_files import saves_on_all_ranks
-from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.states.array_digest import array_digest
 from ring_keras.states.written_files import file_of
 from ring_keras.training.calls_under_way import begin_together
+from ring_keras.training.common_values import refuse_metrics_of_some
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import parts_of
 from ring_keras.values.objects import allgather_object
@@ -184,12 +184,7 @@ def _leave_metrics_to_ranks(
 ) -> None:
     """Metrics of all ranks' data would have the others wait for all ranks."""
     if own_metrics not in callbacks.callbacks:
-        raise RankMismatchError(
-            "[RK315] "
-            "fit(): ring_keras.callbacks.MetricAverage makes metrics of all ranks' "
-            f"data, but only ranks {validating} have validation_data. Give every rank "
-            "its part, with ring_keras.data.shard()."
-        )
+        refuse_metrics_of_some(validating)
     callbacks.callbacks.remove(own_metrics)
     if process_set.rank() == 0:
         logging.warning(

@@ -4,11 +4,7 @@ from typing import Any
 
 import keras
 
-from ring_keras.keras_internals import calls
-from ring_keras.training.attachment import attach
-from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.epoch_result import EpochResult
-from ring_keras.training.evaluation_step import EvaluationStep
+from ring_keras.callbacks.fit_side import fit_side
 
 __all__ = ["MetricAverage"]
 
@@ -62,18 +58,14 @@ class MetricAverage(keras.callbacks.Callback):
 
     ranks_meet_in = ("fit", "evaluate")
 
+    def __init__(self) -> None:
+        super().__init__()
+        fit_side().prepare_callbacks()
+
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """This `fit` reports of all ranks' data."""
-        attach(self.model)
-        DistributedFit.begin(self)
-        self._cover_all_ranks()
+        fit_side().report_fit(self)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """As `on_train_begin`, for `evaluate`."""
-        EvaluationStep.prepare(self.model)
-        self._cover_all_ranks()
-
-    def _cover_all_ranks(self) -> None:
-        callbacks = calls.calling_callback_list()
-        if callbacks is not None:
-            EpochResult.of(self.model).cover_all_ranks(callbacks)
+        fit_side().report_evaluation(self, in_fit=True)

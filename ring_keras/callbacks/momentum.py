@@ -24,7 +24,8 @@ def scale_momentum(
     """
     velocities = internals.velocities(optimizer)
     if velocities:
-        _scale(velocities, tf.convert_to_tensor(factor, tf.float32))
+        variables = [velocity.value for velocity in velocities]
+        _scale(variables, tf.convert_to_tensor(factor, tf.float32))
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]

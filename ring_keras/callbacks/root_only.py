@@ -8,13 +8,11 @@ from typing import Any
 
 import keras
 
+from ring_keras.callbacks.fit_side import fit_side
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank
-from ring_keras.ops.barrier import barrier
-from ring_keras.optimizers.sharded_files import one_rank_alone
-from ring_keras.training.distributed_fit import DistributedFit
-from ring_keras.training.distributed_models import process_set_of
+from ring_keras.values.barrier import barrier
 from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["RootOnly"]
@@ -85,7 +83,8 @@ class RootOnly(keras.callbacks.Callback):
         """Whether this rank is the root."""
         is_root = rank() == self.root_rank
         if is_root:
-            self._context.enter_context(one_rank_alone(self._name()))
+            alone = fit_side().one_rank_alone(self._name())
+            self._context.enter_context(alone)
         return is_root
 
     def __exit__(
@@ -130,7 +129,7 @@ class RootOnly(keras.callbacks.Callback):
                 "ring_keras.callbacks.RootOnly in a list of callbacks takes the one "
                 "that it runs. Received: callback=None"
             )
-        process_set = process_set_of(model)
+        process_set = fit_side().process_set_of(model)
         if process_set is not global_process_set:  # Else nobody might run it.
             process_set.position_of(self.root_rank)
         if self._runs:
@@ -139,16 +138,16 @@ class RootOnly(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Passed on; returns on all ranks when the root is through with it."""
         if self._runs and self.callback is not None:
-            with one_rank_alone(self._name()):
+            with fit_side().one_rank_alone(self._name()):
                 self.callback.on_train_end(logs)
-        DistributedFit.calling_sections().run(self._wait)
+        fit_side().run_together(self.model, self._wait)
 
     def _on_root(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(hook)  # Keras asks whether a hook is its own.
         def run(*args: Any, **kwargs: Any) -> Any:
             if not self._runs:
                 return None
-            with one_rank_alone(self._name()):
+            with fit_side().one_rank_alone(self._name()):
                 return hook(*args, **kwargs)
 
         return run
@@ -158,6 +157,6 @@ class RootOnly(keras.callbacks.Callback):
         return f"{type(self).__name__}({inside})"
 
     def _wait(self) -> None:
-        process_set = process_set_of(self.model)
+        process_set = fit_side().process_set_of(self.model)
         if process_set.included():
             barrier(name="root_only", process_set=process_set)

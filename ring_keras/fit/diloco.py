@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.distributed import prepare_fits
+from ring_keras.callbacks.prepared_fits import prepare_fits
 from ring_keras.fit.diloco_arguments import (
     check_arguments,
     check_pace,

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.distributed import prepare_fits
+from ring_keras.callbacks.prepared_fits import prepare_fits
 from ring_keras.fit.diloco import DiLoCo
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import install_hook

@@ -118,9 +118,7 @@ def train_function(model: keras.Model) -> Callable[[Any], Any]:
     return function
 
 
-def set_train_function(
-    model: keras.Model, function: Callable[[Any], Any] | None
-) -> None:
+def set_train_function(model: keras.Model, function: Callable[..., Any] | None) -> None:
     """Replaces it; with None, Keras makes and traces a new one."""
     model.train_function = function
 

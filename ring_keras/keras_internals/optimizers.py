@@ -265,7 +265,7 @@ def _models_in(model: keras.Model) -> list[keras.Model]:
     ]
 
 
-def velocities(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+def velocities(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """The momentum variables that hold gradients times the learning rate.
 
     None before the optimizer is built. Those of Adam and others hold gradients
@@ -279,7 +279,7 @@ def velocities(optimizer: keras.optimizers.Optimizer) -> list[Any]:
         found = private(optimizer, SGD_MOMENTUM)
     elif isinstance(optimizer, keras.optimizers.RMSprop):
         found = private(optimizer, RMSPROP_MOMENTUM)
-    return [variable.value for variable in found]
+    return list(found)
 
 
 def steps_done(optimizer: keras.optimizers.Optimizer) -> int:

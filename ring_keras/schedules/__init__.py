@@ -1,8 +1,9 @@
 """Learning rate schedules for training on several ranks."""
 
-from ring_keras._requirements import require_tensorflow
+from ring_keras._requirements import has_own, require_tensorflow
 
-require_tensorflow("ring_keras.schedules")
+if not has_own("DistributedOptimizer"):
+    require_tensorflow("ring_keras.schedules")
 
 from ring_keras.schedules.warmup import Warmup
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from ring_keras.job.topology import size
 
@@ -58,16 +57,16 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.scale = float(size() if scale is None else scale)
 
-    def __call__(self, step: Any) -> tf.Tensor:
+    def __call__(self, step: Any) -> Any:
         """The rate for the step after `step` others."""
         rate = self.learning_rate
         if callable(rate):
             rate = rate(step)
-        rate = tf.cast(rate, tf.float32)
+        rate = keras.ops.cast(rate, "float32")
         if not self.warmup_steps:
             return rate * self.scale
-        done = tf.cast(step, tf.float32) / self.warmup_steps
-        return rate * (1.0 + tf.minimum(done, 1.0) * (self.scale - 1.0))
+        done = keras.ops.cast(step, "float32") / self.warmup_steps
+        return rate * (1.0 + keras.ops.minimum(done, 1.0) * (self.scale - 1.0))
 
     def get_config(self) -> dict[str, Any]:
         """What `from_config` takes."""

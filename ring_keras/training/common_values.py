@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -13,6 +13,7 @@ from ring_keras.job.process_set import ProcessSet
 
 __all__ = [
     "class_weight_in_words",
+    "refuse_metrics_of_some",
     "require_common_epoch",
     "require_common_values",
 ]
@@ -83,6 +84,23 @@ def require_common_epoch(
                 "ReduceLROnPlateau, to every rank, and validation data too; or set it "
                 "on all ranks alike."
             )
+
+
+def refuse_metrics_of_some(validating: list[int]) -> NoReturn:
+    """Metrics of all ranks' data would have the others wait for all ranks.
+
+    Args:
+        validating: The ranks that have validation data.
+
+    Raises:
+        RankMismatchError: Always; called on every rank.
+    """
+    raise RankMismatchError(
+        "[RK315] "
+        "fit(): ring_keras.callbacks.MetricAverage makes metrics of all ranks' "
+        f"data, but only ranks {validating} have validation_data. Give every rank "
+        "its part, with ring_keras.data.shard()."
+    )
 
 
 def class_weight_in_words(class_weight: Any) -> str | None:
