@@ -15,6 +15,7 @@ __all__ = ["Side", "side_of_process"]
 _SIDES = {
     "jax": ("ring_keras.backends.jax.side", "JaxSide"),
     "tensorflow": ("ring_keras.backends.tensorflow.side", "TensorFlowSide"),
+    "torch": ("ring_keras.backends.torch.side", "TorchSide"),
 }
 
 

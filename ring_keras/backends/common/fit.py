@@ -15,12 +15,23 @@ from absl import logging
 from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras._causes import in_one_line
+from ring_keras.backends.common.early_fits import replace_methods
+from ring_keras.backends.common.evaluation import reporting_all
 from ring_keras.backends.common.framework import framework
 from ring_keras.backends.common.hook import (
     hooks_of,
     hooks_within,
     process_set_of,
     training_on_batch,
+)
+from ring_keras.backends.common.listed_callbacks import (
+    Callbacks,
+    adopt_optimizers,
+    listed,
+    meets,
+    taken,
+    with_parts,
+    writer_of,
 )
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.job.job import PerJob, current_job
@@ -51,8 +62,7 @@ def prepare_fits() -> None:
     """From now on, each call of a model that has a distributed optimizer."""
     internals.require_names_of_back_end()
     framework().prepare()
-    keras.Model.fit = _of_all_ranks(keras.Model.fit)
-    keras.Model.evaluate = _in_fit(keras.Model.evaluate)
+    replace_methods(fit=_of_all_ranks, evaluate=_in_fit)
     keras.Model.train_on_batch = _beside_fit(keras.Model.train_on_batch)
     scaling = keras.optimizers.LossScaleOptimizer
     scaling.check_finite = _of_all_gradients(scaling.check_finite)
@@ -63,49 +73,86 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def fit(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        process_set = _ranks_of(model)
+        own = listed(_given(signature, "callbacks", model, args, kwargs))
+        process_set = _ranks_of(model, own)
+        callbacks = with_parts(own, model)
         if process_set is None:
             _warn_of_lone_training(model)
-            return method(model, *args, **kwargs)
-        call = CallUnderWay("fit")
-        calls_under_way().append(call)
-        # A program that trains again where it handles an error: of an earlier call.
-        handled = sys.exc_info()[1]
-        try:
-            bound = signature.bind(model, *args, **kwargs)
-            bound.apply_defaults()
+            if callbacks == own:
+                return method(model, *args, **kwargs)
+            bound = _bound(signature, model, args, kwargs)
+            with taken(bound.arguments["callbacks"], callbacks) as all_of_them:
+                bound.arguments["callbacks"] = all_of_them
+                return method(*bound.args, **bound.kwargs)
+        with _told(CallUnderWay("fit"), model, process_set):
+            bound = _bound(signature, model, args, kwargs)
             given = bound.arguments
             with RanksFit.around_another(model):
                 begin_together(process_set)
                 for hook in hooks_of(model):
                     hook.begin_together()
-                with (
-                    framework().fit(model, process_set, given) as ranks_fit,
-                    _callbacks_of(given["callbacks"], ranks_fit, process_set) as listed,
-                ):
-                    given["callbacks"] = listed
-                    if process_set.rank() != 0:
-                        given["verbose"] = 0
-                    result = method(*bound.args, **bound.kwargs)
-                    require_all_there(process_set)
+                with framework().fit(model, process_set, given) as ranks_fit:
+                    kept = _without_files_of_others(callbacks, process_set)
+                    with taken(given["callbacks"], [*kept, ranks_fit]) as all_of_them:
+                        given["callbacks"] = all_of_them
+                        if process_set.rank() != 0:
+                            given["verbose"] = 0
+                        result = method(*bound.args, **bound.kwargs)
+                        require_all_there(process_set)
             return result
-        except BaseException as error:
-            _tell(call, model, process_set, error, handled)
-            raise
-        finally:
-            calls_under_way().pop()
 
     return fit
 
 
-def _ranks_of(model: keras.Model) -> ProcessSet | None:
+def _bound(
+    signature: inspect.Signature, model: keras.Model, args: Any, kwargs: Any
+) -> inspect.BoundArguments:
+    bound = signature.bind(model, *args, **kwargs)
+    bound.apply_defaults()
+    return bound
+
+
+def _given(
+    signature: inspect.Signature, name: str, model: keras.Model, args: Any, kwargs: Any
+) -> Any:
+    """An argument of a call, which may be wrong otherwise."""
+    try:
+        return signature.bind(model, *args, **kwargs).arguments.get(name)
+    except TypeError:  # It fails by that.
+        return kwargs.get(name)
+
+
+@contextlib.contextmanager
+def _told(
+    call: CallUnderWay, model: keras.Model, process_set: ProcessSet
+) -> Iterator[None]:
+    """The call is under way; the other ranks are told of an error in it."""
+    calls_under_way().append(call)
+    # A program that trains again where it handles an error: of an earlier call.
+    handled = sys.exc_info()[1]
+    try:
+        yield
+    except BaseException as error:
+        _tell(call, model, process_set, error, handled)
+        raise
+    finally:
+        calls_under_way().pop()
+
+
+def _ranks_of(model: keras.Model, callbacks: Callbacks = ()) -> ProcessSet | None:
     """Those that train it together, this one among them; None if it trains alone.
 
+    Args:
+        model: That is trained.
+        callbacks: Of its `fit`.
+
     Raises:
-        NotInitializedError: If it has a distributed optimizer, and there is no job.
+        NotInitializedError: If it has a distributed optimizer, or the ranks meet in a
+            callback, and there is no job.
     """
     internals.build_awaited_optimizers(model)
-    if not hooks_of(model):
+    adopt_optimizers(model, callbacks)
+    if not hooks_of(model) and not meets(callbacks, "fit"):
         return None
     current_job()  # Its first step would raise, and leave no weights on JAX.
     process_set = process_set_of(model)
@@ -132,31 +179,18 @@ def _warn_of_lone_training(model: keras.Model) -> None:
         )
 
 
-@contextlib.contextmanager
-def _callbacks_of(
-    given: Any, ranks_fit: RanksFit, process_set: ProcessSet
-) -> Iterator[Any]:
-    """The program's, and ours behind them. A file of all ranks the first one writes."""
-    is_list = isinstance(given, keras.callbacks.CallbackList)
-    own = given.callbacks if is_list else keras.tree.flatten(given)
-    own = [one for one in own if one is not None]
+def _without_files_of_others(
+    callbacks: Callbacks, process_set: ProcessSet
+) -> Callbacks:
+    """A file of all ranks one of them writes; its callback is there alone."""
     everyones = allgather_object(
-        [file_of(one) for one in own], name="fit/files", process_set=process_set
+        [file_of(one) for one in callbacks], name="fit/files", process_set=process_set
     )
     common = set.intersection(*map(set, everyones)) - {None}
-    kept = [one for one in own if not process_set.rank() or file_of(one) not in common]
-    if not is_list:
-        yield [*kept, ranks_fit]
-        return
-    # It was made with a model, and is the program's own.
-    ranks_fit.set_model(given.model)
-    ranks_fit.set_params(given.params)
-    before = list(given.callbacks)
-    given.callbacks[:] = [*kept, ranks_fit]
-    try:
-        yield given
-    finally:
-        given.callbacks[:] = before
+    own_rank = process_set.ranks[process_set.rank()]
+    if own_rank == writer_of(callbacks, process_set.ranks):
+        return callbacks
+    return [one for one in callbacks if file_of(one) not in common]
 
 
 def _tell(
@@ -174,15 +208,15 @@ def _tell(
     note_told(error)
     if call.met is None:
         _native.stay_away(
-            name_of_begin("fit"),
+            name_of_begin(call.method),
             communicator_id,
-            f"its fit() of model '{model.name}' raised {reason}",
+            f"its {call.method}() of model '{model.name}' raised {reason}",
         )
         return
     _native.give_up_step(
         communicator_id,
         f"[RK310] model '{model.name}': rank {current_job().rank} cannot take part: "
-        f"its fit() raised {reason}",
+        f"its {call.method}() raised {reason}",
         steps_ahead=0,
         unless_heard=False,
     )
@@ -191,15 +225,34 @@ def _tell(
 
 
 def _in_fit(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A validation of `fit` reports of all ranks' data; any other of this rank's."""
+    """A validation of `fit` reports of all ranks' data; any other of this rank's.
+
+    Unless its callbacks say otherwise: then all ranks evaluate.
+    """
+    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def evaluate(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         ranks_fit = RanksFit.of(model)
-        if ranks_fit is None:
-            return method(model, *args, **kwargs)
-        with ranks_fit.evaluating(validates=bool(kwargs.get(_BY_FIT))):
-            return method(model, *args, **kwargs)
+        of_fit = bool(kwargs.get(_BY_FIT))
+        given = _given(signature, "callbacks", model, args, kwargs)
+        process_set = None
+        if not of_fit and meets(listed(given), "evaluate"):
+            current_job()
+            process_set = process_set_of(model)
+        with contextlib.ExitStack() as stack:
+            if ranks_fit is not None:
+                stack.enter_context(ranks_fit.evaluating(validates=of_fit))
+            if process_set is None or not has_peers(process_set):
+                return method(model, *args, **kwargs)
+            if ranks_fit is None:
+                call = CallUnderWay("evaluate")
+                stack.enter_context(_told(call, model, process_set))
+                begin_together(process_set)
+            stack.enter_context(reporting_all(model, process_set))
+            result = method(model, *args, **kwargs)
+            require_all_there(process_set)
+            return result
 
     return evaluate
 

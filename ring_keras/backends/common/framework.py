@@ -13,6 +13,7 @@ from ring_keras.config import keras_backend
 if TYPE_CHECKING:
     from ring_keras.backends.common.hook import GradientHook
     from ring_keras.backends.common.ranks_fit import RanksFit
+    from ring_keras.callbacks.step_rates import StepRates
 
 __all__ = ["Framework", "framework"]
 
@@ -24,11 +25,13 @@ class Framework:
     Attributes:
         hook: What makes an optimizer reduce its gradients.
         fit: What the ranks do together in a `fit`.
+        rates: How learning rates of a callback come to its steps.
         prepare: Called once, before an optimizer is the first to reduce.
     """
 
     hook: type[GradientHook]
     fit: type[RanksFit]
+    rates: type[StepRates]
     prepare: Callable[[], None]
 
 

@@ -38,6 +38,7 @@ from ring_keras.training.batch_losses import warn_of_batch_losses
 from ring_keras.training.calls_under_way import require_all_there
 from ring_keras.training.common_values import (
     class_weight_in_words,
+    refuse_metrics_of_some,
     require_common_epoch,
     require_common_values,
 )
@@ -74,6 +75,12 @@ class RanksFit(keras.callbacks.Callback):
         self.agreement = EpochAgreement(
             model, process_set, lambda: False, counts_steps=True
         )
+        self.rules: list[str] = []
+        """The callbacks that set learning rates, on all ranks the same."""
+        self.must_report_all = False
+        """Whether a callback wants all ranks to validate, or none."""
+        self._root = 0
+        self._local_keys: set[Any] = set()
         self._evaluates: list[bool] = []
         self._reports_all = True
         self._has_same_data = False
@@ -158,6 +165,22 @@ class RanksFit(keras.callbacks.Callback):
                     "float8 layers have it. That is not there yet with Keras's back "
                     f"end {backend}: set KERAS_BACKEND=tensorflow."
                 )
+
+    def begin_alike(self, root_rank: int, local_keys: set[Any]) -> None:
+        """Before all callbacks have begun: all ranks are to take that one's state.
+
+        Args:
+            root_rank: Its rank in the job.
+            local_keys: Of variables of which each rank keeps its own values.
+        """
+        self._root = self._process_set.position_of(root_rank)
+        self._local_keys = local_keys
+
+    def _is_local(self, variable: Any) -> bool:
+        return internals.variable_key(variable) in self._local_keys
+
+    def _common_weights(self) -> list[Any]:
+        return [v for v in common_weights(self._trained) if not self._is_local(v)]
 
     @contextlib.contextmanager
     def evaluating(self, *, validates: bool) -> Iterator[None]:
@@ -255,6 +278,7 @@ class RanksFit(keras.callbacks.Callback):
                 [hook.described() for hook in hooks_of(model)],
                 "optimizers, with the same options",
             ),
+            ("callbacks", self.rules, "callbacks of ring_keras in fit()"),
         ]
         calls = allgather_object(
             [
@@ -273,52 +297,60 @@ class RanksFit(keras.callbacks.Callback):
         if self._has_same_data and self._process_set.rank() == 0:
             self._warn_of_same_data("fit() got the same arrays")
         self._reports_all = len(set(validate)) == 1
+        validating = list(itertools.compress(self._process_set.ranks, validate))
+        if not self._reports_all and self.must_report_all:
+            refuse_metrics_of_some(validating)
         if not self._reports_all and self._process_set.rank() == 0:
             logging.warning(
                 "ring_keras: [RK502] only ranks %s have validation_data, so each "
                 "rank's metrics, in its History too, are of its own data. Give every "
                 "rank its part, with ring_keras.data.shard().",
-                [
-                    rank
-                    for rank, has in zip(self._process_set.ranks, validate, strict=True)
-                    if has
-                ],
+                validating,
             )
 
     def _take_first_ranks_state(self) -> None:
         """Weights, the optimizers' state, and the epoch that a backup begins with."""
         model = self._trained
         optimizers = internals.optimizers_of(model)
-        state = [*common_weights(model), *common_state(optimizers)]
+        state = [*self._common_weights(), *common_state(optimizers)]
         unique = list({id(variable): variable for variable in state}.values())
         shapes = [list(variable.shape) for variable in unique]
-        keep_own_accumulated(model, 0, "fit/accumulated", self._process_set)
-        first, *others = allgather_object(
-            [internals.initial_epoch(model) or 0, shapes],
+        everyones = allgather_object(
+            [internals.initial_epoch(model) or 0, self._root, shapes],
             name="fit/state",
             process_set=self._process_set,
         )
-        for rank, (_, theirs) in zip(self._process_set.ranks[1:], others, strict=True):
-            if theirs != first[1]:
+        epochs, roots, everyones_shapes = zip(*everyones, strict=True)
+        ranks = self._process_set.ranks
+        require_common_values(
+            [ranks[root] for root in roots],
+            "root ranks",
+            "root_rank in BroadcastGlobalVariables or Distributed",
+            self._process_set,
+        )
+        first = everyones_shapes[0]
+        for rank, theirs in zip(ranks, everyones_shapes, strict=True):
+            if theirs != first:
                 raise RankMismatchError(
                     "[RK326] fit(): the optimizers' states differ across ranks: rank "
-                    f"{self._process_set.ranks[0]} has {len(first[1])} variables, rank "
+                    f"{ranks[0]} has {len(first)} variables, rank "
                     f"{rank} {len(theirs)}, or others of other shapes. Give every rank "
                     "the same model and optimizers."
                 )
-        take_first_ranks(unique, "fit/state", self._process_set)
+        keep_own_accumulated(model, self._root, "fit/accumulated", self._process_set)
+        take_first_ranks(unique, "fit/state", self._process_set, root=self._root)
         self.take_modules_state()
-        if first[0]:
-            internals.set_initial_epoch(model, first[0])
+        if epochs[self._root]:
+            internals.set_initial_epoch(model, epochs[self._root])
         for hook in hooks_of(model):
             hook.begun_alike(model.weights)
-        agree_on_layers(model, lambda _: False, "fit/layers", self._process_set)
+        agree_on_layers(model, self._is_local, "fit/layers", self._process_set)
 
     def bring_values(self) -> None:
         """Within an epoch: the model's variables have what the last step has given."""
 
     def take_modules_state(self) -> None:
-        """The first rank's state of what Keras does not know; collective."""
+        """The root's state of what Keras does not know; collective."""
 
     def average_modules_state(self) -> None:
         """At the end of an epoch's steps, the ranks' average; collective."""
@@ -426,7 +458,7 @@ class RanksFit(keras.callbacks.Callback):
         model = self._trained
         by_optimizer = {id(v) for v in model.trainable_weights}
         by_optimizer |= {id(v) for v in internals.frozen_weights(model)}
-        common = common_weights(model)
+        common = self._common_weights()
         # Which steps change on each rank, by its data.
         state = [v for v in common if of_layers and id(v) not in by_optimizer]
         trained = [v for v in common if id(v) in by_optimizer] if when else []

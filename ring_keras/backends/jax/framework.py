@@ -8,6 +8,7 @@ import keras
 from ring_keras.backends.common.framework import Framework
 from ring_keras.backends.jax.hook import JaxHook
 from ring_keras.backends.jax.ranks_fit import JaxFit, make_train_functions_anew
+from ring_keras.backends.jax.step_rates import JaxRates
 from ring_keras.errors import RingKerasError
 from ring_keras.jax.library import library
 
@@ -25,4 +26,4 @@ def _prepare() -> None:
     make_train_functions_anew(keras.Model)
 
 
-FRAMEWORK = Framework(JaxHook, JaxFit, _prepare)
+FRAMEWORK = Framework(JaxHook, JaxFit, JaxRates, _prepare)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from ring_keras.backends.common.step import current_step, refuse_other_losses, s
 from ring_keras.errors import RingKerasError, translated
 from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
-from ring_keras.job.process_set import has_peers
+from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
 
 __all__ = ["JaxFit", "make_train_functions_anew"]
@@ -29,6 +29,13 @@ _made_for: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 class JaxFit(RanksFit):
     """See `RanksFit`."""
+
+    def __init__(
+        self, model: keras.Model, process_set: ProcessSet, given: Mapping[str, Any]
+    ) -> None:
+        super().__init__(model, process_set, given)
+        self.before_steps: list[Callable[[Any], Any]] = []
+        """Each is given the state that a step is to begin with, and returns it."""
 
     @classmethod
     @contextlib.contextmanager
@@ -75,7 +82,7 @@ class JaxFit(RanksFit):
 
     def _take_train_function(self) -> None:
         super()._take_train_function()
-        if self._train_function not in _made_for:
+        if hooks_of(self._trained) and self._train_function not in _made_for:
             raise RingKerasError(
                 f"[RK660] model '{self._trained.name}' makes its train function "
                 "itself, without keras.Model.make_train_function(). With Keras's back "
@@ -93,6 +100,8 @@ class JaxFit(RanksFit):
                 if batch is None or (number and not self._begin_step(batch)):
                     break
                 assert self._train_function is not None
+                for before in self.before_steps:
+                    state = before(state)
                 with translated():
                     made = self._train_function(state, iter([batch]))
                     # A step that fails does so here, not in the next one.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from ring_keras.backends.common.early_fits import watch_fits
 from ring_keras.config import threads_of_rank
+from ring_keras.job.job import Job
 from ring_keras.lifecycle.side import Side
 
 __all__ = ["JaxSide"]
@@ -22,3 +24,7 @@ class JaxSide(Side):
         threads = os.environ.get("OMP_NUM_THREADS") or str(threads_of_rank() or "")
         if threads.isdecimal():
             os.environ.setdefault(_THREADS, threads)
+
+    def begin(self, job: Job) -> None:
+        """Calls of `fit` may make the first thing that is distributed."""
+        watch_fits()

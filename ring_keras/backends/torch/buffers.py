@@ -23,8 +23,15 @@ from ring_keras.values.reduce_op import ReduceOp
 __all__ = ["average_buffers", "own_random_state", "take_first_ranks_buffers"]
 
 
-def take_first_ranks_buffers(model: keras.Model, process_set: ProcessSet) -> None:
+def take_first_ranks_buffers(
+    model: keras.Model, process_set: ProcessSet, *, root: int = 0
+) -> None:
     """All ranks have the first one's. A collective, if there are modules.
+
+    Args:
+        model: That has them.
+        process_set: The ranks.
+        root: The place among them of another one, whose all are to have.
 
     Raises:
         RankMismatchError: On every rank, if modules have other buffers.
@@ -39,7 +46,7 @@ def take_first_ranks_buffers(model: keras.Model, process_set: ProcessSet) -> Non
         everyones, "buffers of modules of torch", "model", process_set
     )
     for number, buffer in enumerate(buffers):
-        _write(buffer, _of_first(buffer, f"fit/buffers/{number}", process_set))
+        _write(buffer, _of_one(buffer, root, f"fit/buffers/{number}", process_set))
 
 
 def own_random_state(
@@ -83,7 +90,7 @@ def average_buffers(model: keras.Model, process_set: ProcessSet) -> None:
     for number, buffer in enumerate(buffers):
         name = f"fit/buffers/{number}"
         if not buffer.is_floating_point():
-            _write(buffer, _of_first(buffer, name, process_set))
+            _write(buffer, _of_one(buffer, 0, name, process_set))
             continue
         value = before[id(buffer)]
         mean = pairs.get(id(buffer))
@@ -148,11 +155,11 @@ def _write(buffer: torch.Tensor, value: np.ndarray[Any, Any]) -> None:
         buffer.copy_(torch.from_numpy(np.asarray(value)).reshape(buffer.shape))
 
 
-def _of_first(
-    buffer: torch.Tensor, name: str, process_set: ProcessSet
+def _of_one(
+    buffer: torch.Tensor, root: int, name: str, process_set: ProcessSet
 ) -> np.ndarray[Any, Any]:
     value: np.ndarray[Any, Any] = _native.broadcast(
-        _read(buffer).reshape(-1), 0, name, process_set.communicator_id()
+        _read(buffer).reshape(-1), root, name, process_set.communicator_id()
     )
     return value
 

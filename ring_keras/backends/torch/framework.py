@@ -7,6 +7,7 @@ import torch
 from ring_keras.backends.common.framework import Framework
 from ring_keras.backends.torch.hook import TorchHook
 from ring_keras.backends.torch.ranks_fit import TorchFit
+from ring_keras.callbacks.step_rates import StepRates
 from ring_keras.config import threads_of_rank
 
 __all__ = ["FRAMEWORK"]
@@ -19,4 +20,4 @@ def _divide_cores() -> None:
         torch.set_num_threads(min(threads, torch.get_num_threads()))
 
 
-FRAMEWORK = Framework(TorchHook, TorchFit, _divide_cores)
+FRAMEWORK = Framework(TorchHook, TorchFit, StepRates, _divide_cores)

@@ -52,7 +52,7 @@ class TorchFit(RanksFit):
 
     def take_modules_state(self) -> None:
         """Buffers, and from what this rank's modules draw."""
-        take_first_ranks_buffers(self._trained, self._process_set)
+        take_first_ranks_buffers(self._trained, self._process_set, root=self._root)
         self._random = own_random_state(self._trained, self._process_set)
 
     def average_modules_state(self) -> None:
