@@ -183,6 +183,7 @@ PYTHON_ALLOWED["data"] = PYTHON_ALLOWED["training"] | {
 # What each back end of Keras has of its own. init() and the public face load it by
 # its name.
 PYTHON_ALLOWED["backends"] = {
+    "callbacks",
     "data",
     "devices",
     "fit",
