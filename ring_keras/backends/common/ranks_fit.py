@@ -278,7 +278,7 @@ class RanksFit(keras.callbacks.Callback):
                 [hook.described() for hook in hooks_of(model)],
                 "optimizers, with the same options",
             ),
-            ("callbacks", self.rules, "callbacks of ring_keras in fit()"),
+            ("callbacks", sorted(self.rules), "callbacks of ring_keras in fit()"),
         ]
         calls = allgather_object(
             [
