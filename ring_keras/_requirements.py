@@ -21,6 +21,7 @@ _OF_ALL = {
     "barrier": "ring_keras.values.barrier",
     "broadcast_variables": "ring_keras.backends.common.broadcast_variables",
     "callbacks.CallbacksSide": "ring_keras.backends.common.callbacks_side",
+    "data.join": "ring_keras.backends.common.join",
     "data.shard": "ring_keras.backends.common.shard",
 }
 _OF_BACK_ENDS: dict[str, dict[str, str]] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras.errors import RankMismatchError
+from ring_keras.data.endless import INFINITE, require_all_or_none_infinite
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
@@ -13,8 +13,6 @@ from ring_keras.values.outcomes import gather_outcomes
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["join"]
-
-_INFINITE = int(tf.data.INFINITE_CARDINALITY)
 
 
 def join(
@@ -61,8 +59,8 @@ def join(
     )
     if process_set.size() == 1:
         return dataset
-    _require_all_or_none_infinite(counts, process_set.ranks)
-    if min(counts) == _INFINITE:
+    require_all_or_none_infinite(counts, process_set.ranks)
+    if min(counts) == INFINITE:
         return dataset
     current_job().has_joined_data = True
     endless = tf.data.Dataset.from_tensors(empty).repeat()
@@ -148,18 +146,6 @@ def _anyone_has(
         ]
     ):
         return tf.identity(anyone_has)
-
-
-def _require_all_or_none_infinite(counts: list[int], ranks: list[int]) -> None:
-    infinite = [r for r, n in zip(ranks, counts, strict=True) if n == _INFINITE]
-    others = [r for r, n in zip(ranks, counts, strict=True) if n != _INFINITE]
-    if infinite and others:
-        raise RankMismatchError(
-            "[RK321] "
-            f"ring_keras.data.join: the data of ranks {infinite} never end, those of "
-            f"ranks {others} do. Leave out repeat(), or call it on every rank, with "
-            "steps_per_epoch in fit()."
-        )
 
 
 def _empty_batch(element_spec: Any) -> Any:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
+from ring_keras.states.own_state import own_state
 from ring_keras.training import uneven_batches
 
 __all__ = ["weighted_step"]
@@ -84,6 +85,6 @@ def weighted_step(
     scope = StepScope(process_set, StepWeight(count, process_set), present)
     undone: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if model is not None and present is not None:
-        undone = uneven_batches.undone_if(count == 0, uneven_batches.own_state(model))
+        undone = uneven_batches.undone_if(count == 0, own_state(model))
     with undone, enter_step(scope):
         yield batch, count

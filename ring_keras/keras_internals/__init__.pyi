@@ -126,6 +126,7 @@ from .saving import weights_file as weights_file
 from .saving import with_weights as with_weights
 from .saving import write_groups as write_groups
 from .steps import ask_before_steps as ask_before_steps
+from .steps import ask_to_the_last as ask_to_the_last
 from .steps import has_steps as has_steps
 from .steps import set_steps as set_steps
 from .variables import has_array as has_array

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from ring_keras import _native
-from ring_keras.config import keras_backend
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.training.sections import OthersWait
@@ -16,8 +15,6 @@ from ring_keras.values.reduce_op import ReduceOp
 __all__ = ["EpochAgreement"]
 
 _GOES_ON, _ENDED, _STOPS, _MOST, _LESS, _SLOWEST = range(6)
-
-_NAME = "fit/goes_on"
 
 # How a rank says that it goes on: the second, if it knows of others that wait to join.
 _YES, _AFTER_OTHERS_HAVE_JOINED = 1, 2
@@ -42,11 +39,13 @@ class EpochAgreement:
 
     Args:
         model: The model that is trained. What the ranks agree on is its attribute
-            `stop_training`.
+            `flag`.
         process_set: The ranks that train it together.
         others_wait: Whether this rank knows of processes that wait to join.
         asks_for_slowest: Whether the ranks say, too, how long a batch takes them.
         counts_steps: Whether each execution that is asked for is one step.
+        name: Of the question.
+        flag: The attribute of the model by which a callback ends the steps.
     """
 
     def __init__(
@@ -57,11 +56,15 @@ class EpochAgreement:
         *,
         asks_for_slowest: bool = False,
         counts_steps: bool = False,
+        name: str = "fit/goes_on",
+        flag: str = "stop_training",
     ) -> None:
         self.process_set = process_set
         self._model = model
         self._others_wait = others_wait
         self._counts_steps = counts_steps
+        self._name = name
+        self._flag = flag
         self._count = (_SLOWEST if asks_for_slowest else _LESS) + 1
         self.executions = 0
         """How many have begun in this epoch."""
@@ -94,16 +97,16 @@ class EpochAgreement:
             return False
         if batches == 0:
             self.end_epoch()
-            return not self._model.stop_training
+            return not self._has_stopped()
         batches = batches or 0
         yes = _AFTER_OTHERS_HAVE_JOINED if self._others_wait() else _YES
         ours = {_GOES_ON: yes, _MOST: batches, _LESS: -batches}
         if batch_time is not None:
             ours[_SLOWEST] = int(min(max(batch_time * 1e6, 1), _UNKNOWN_TIME))
-        answers = self._ask(_NAME, ours)
+        answers = self._ask(self._name, ours)
         if answers[_STOPS]:
             self.over = True
-            self._model.stop_training = True
+            self._stop()
             return False
         if answers[_ENDED]:
             self._raise_uneven(ended=False)
@@ -118,6 +121,22 @@ class EpochAgreement:
             self.slowest = math.inf if longest == _UNKNOWN_TIME else longest / 1e6
         return True
 
+    def anyone_goes_on(self, has_batch: bool) -> bool:
+        """Before a step of joined data: whether all ranks will take it.
+
+        Args:
+            has_batch: Whether this rank has data for it. If a rank has, those without
+                take it, too.
+        """
+        if self.over:
+            return False
+        answers = self._ask(self._name, {_GOES_ON: _YES} if has_batch else {_ENDED: 1})
+        if answers[_STOPS]:
+            self._stop()
+        self.over = bool(answers[_STOPS] or not answers[_GOES_ON])
+        self.executions += not self.over
+        return not self.over
+
     def end_epoch(self) -> None:
         """After the last execution, before metrics and validation.
 
@@ -126,20 +145,26 @@ class EpochAgreement:
         """
         if self.over:
             return
-        answers = self._ask(_NAME, {_ENDED: 1, **self._stops()})
+        answers = self._ask(self._name, {_ENDED: 1, **self._stops()})
         self.over = True
         if answers[_STOPS]:
-            self._model.stop_training = True
+            self._stop()
         elif answers[_GOES_ON]:
             self._raise_uneven(ended=True)
 
     def agree_to_stop(self) -> None:
         """At the end of an epoch: `fit` ends on all ranks if it does on one."""
         if self._ask("fit/stops", self._stops())[_STOPS]:
-            self._model.stop_training = True
+            self._stop()
 
     def _stops(self) -> dict[int, int]:
-        return {_STOPS: 1} if self._model.stop_training else {}
+        return {_STOPS: 1} if self._has_stopped() else {}
+
+    def _has_stopped(self) -> bool:
+        return bool(getattr(self._model, self._flag))
+
+    def _stop(self) -> None:
+        setattr(self._model, self._flag, True)
 
     def _ask(self, name: str, answers: dict[int, int]) -> np.ndarray:
         """Per answer, the highest value that a rank gives; 0 where it gives none."""
@@ -151,7 +176,7 @@ class EpochAgreement:
             name=name,
             communicator_id=self.process_set.communicator_id(),
             # A rank that fails in a step has the others leave this question, too.
-            precedes_step=name == _NAME,
+            precedes_step=name == self._name,
         )
 
     def _raise_uneven(self, *, ended: bool, batches: int = 0) -> None:
@@ -167,18 +192,8 @@ class EpochAgreement:
         raise RankMismatchError(
             "[RK318] "
             f"fit(): after {steps} steps of the epoch ranks {have_ended} have run out "
-            f"of data, ranks {go_on} have more. {_remedy()}"
-        )
-
-
-def _remedy() -> str:
-    if keras_backend().name != "tensorflow":
-        return (
-            "Give every rank the same number of batches: ring_keras.data.shard() or "
+            f"of data, ranks {go_on} have more. Wrap the dataset in "
+            "ring_keras.data.join(), which lets the others continue, or give every "
+            "rank the same number of batches: ring_keras.data.shard() or "
             "steps_per_epoch."
         )
-    return (
-        "Wrap the dataset in ring_keras.data.join(), which lets the others continue, "
-        "or give every rank the same number of batches: ring_keras.data.shard() or "
-        "steps_per_epoch."
-    )

@@ -17,6 +17,7 @@ from ring_keras.job.topology import rank, size
 from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
+from ring_keras.states.own_state import own_state
 from ring_keras.training import uneven_batches
 from ring_keras.training.batch_losses import warn_of_batch_losses, warn_of_own_lengths
 from ring_keras.training.distributed_models import hooks_of, process_set_of
@@ -173,8 +174,7 @@ class DistributedTrainStep:
                 "out. Use op=ring_keras.Average, or data in equal parts: "
                 "ring_keras.data.shard(remainder='drop').",
             )
-        own = uneven_batches.own_state(self._model)
-        with uneven_batches.undone_if(count == 0, own):
+        with uneven_batches.undone_if(count == 0, own_state(self._model)):
             return self._run(
                 uneven_batches.at_least_one_row(data),
                 amount,

@@ -15,10 +15,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from ring_keras import keras_internals as internals
 from ring_keras.job.job import current_job
 from ring_keras.ops.arguments import to_factor
 
@@ -29,7 +27,6 @@ __all__ = [
     "is_weighted_by_row",
     "may_be_empty",
     "may_have_padding",
-    "own_state",
     "real_example_count",
     "undone_if",
     "without_padding",
@@ -110,20 +107,6 @@ def at_least_one_row(data: Any) -> Any:
         return data
     missing = tf.cast(count == 0, tf.int32)
     return tf.nest.map_structure(lambda leaf: _extended(leaf, missing), data)
-
-
-def own_state(model: keras.Model) -> list[Any]:
-    """What a rank without a batch must leave as it was.
-
-    Without moving statistics that all ranks have in common: those are of all batches.
-    """
-    synchronized = internals.synchronized_statistics(model)
-    own = [
-        variable
-        for variable in model.non_trainable_variables
-        if all(variable is not other for other in synchronized)
-    ]
-    return [*own, *model.metrics_variables]
 
 
 class undone_if:  # noqa: N801  Reads as a statement.

@@ -9,7 +9,7 @@ import numpy as np
 
 from support.back_ends import BACK_END, on_back_end
 
-__all__ = ["FEATURES", "data_of", "trained"]
+__all__ = ["FEATURES", "custom_class", "data_of", "network", "trained"]
 
 ROWS = 40
 BATCH = 8  # Of all ranks.
@@ -34,7 +34,8 @@ def _functions() -> tuple[Any, Any, Any, Any]:
     return jax.numpy.matmul, jax.numpy.tanh, jax.nn.sigmoid, lambda x: x
 
 
-def _model(keras: Any, *, heads: int = 1, classifies: bool = False) -> Any:
+def network(keras: Any, *, heads: int = 1, classifies: bool = False) -> Any:
+    """A small one; without its first values."""
     matmul, tanh, sigmoid, linear = _functions()
 
     class Dense(keras.layers.Layer):
@@ -181,6 +182,13 @@ def _custom_of_torch(keras: Any) -> type[Any]:
     return Custom
 
 
+def custom_class(keras: Any) -> type[Any]:
+    """That of a model with a `train_step` of its own."""
+    classes = on_back_end(torch=_custom_of_torch, jax=_custom_of_jax)
+    made: type[Any] = classes(keras)
+    return made
+
+
 def trained(
     name: str, *, jobs_rank: int | None = None
 ) -> tuple[dict[str, list[float]], list[Any]]:
@@ -202,7 +210,7 @@ def trained(
     if classifies:
         y = (y > np.median(y)).astype("float64")
     heads = feature.pop("heads", 1)
-    model = _model(keras, heads=heads, classifies=classifies)
+    model = network(keras, heads=heads, classifies=classifies)
     if jobs_rank is not None:
         model.set_weights([0 * weight for weight in model.get_weights()])
     if jobs_rank in (None, 0):
@@ -212,8 +220,7 @@ def trained(
         for layer in model.layers[1:]:
             layer.kernel_regularizer = keras.regularizers.L2(0.05)
     if feature.pop("custom", False):
-        custom = on_back_end(torch=_custom_of_torch, jax=_custom_of_jax)
-        model = custom(keras)(model.inputs, model.outputs)
+        model = custom_class(keras)(model.inputs, model.outputs)
     rate = feature.pop("learning_rate", 0.02)
     if feature.pop("schedule", False):
         rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.5)

@@ -34,6 +34,7 @@ from ring_keras.backends.common.listed_callbacks import (
     writer_of,
 )
 from ring_keras.backends.common.ranks_fit import RanksFit
+from ring_keras.backends.common.step import current_step
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
@@ -280,6 +281,8 @@ def _of_all_gradients(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def check_finite(optimizer: Any, gradients: Any) -> Any:
         finite = method(optimizer, gradients)
+        if not current_step().counts:
+            finite = keras.ops.ones_like(finite)
         hooks = hooks_within([optimizer.inner_optimizer])
         # One of each set of ranks, whose others hear of it.
         for hook in {hook.options.process_set.key(): hook for hook in hooks}.values():

@@ -117,8 +117,11 @@ class GradientHook:
             apply(optimizer, gradients, variables)
             return
         self.begin_alike(variables)
+        step = current_step()
+        if not step.counts:  # They may be infinite, so that 0 times them is not 0.
+            gradients = list(map(keras.ops.zeros_like, gradients))
         if optimizer.gradient_accumulation_steps:
-            gradients = self._reducer.shared(gradients, current_step())
+            gradients = self._reducer.shared(gradients, step)
         self._variables = variables
         try:
             apply(optimizer, gradients, variables)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from absl import logging
 
 from ring_keras import keras_internals as internals
@@ -19,6 +17,13 @@ from ring_keras.backends.common.hook import (
     common_state,
     common_weights,
     hooks_of,
+)
+from ring_keras.backends.common.join import is_joined
+from ring_keras.backends.common.joined_batches import JoinedBatches
+from ring_keras.backends.common.joined_tests import JoinedTests
+from ring_keras.backends.common.same_data import (
+    compare_first_batches,
+    warn_of_same_data,
 )
 from ring_keras.config import keras_backend
 from ring_keras.errors import RankMismatchError, RingKerasError
@@ -88,6 +93,14 @@ class RanksFit(keras.callbacks.Callback):
         self._steps = self._compared = 0
         self._said: set[str] = set()
         self._train_function: Callable[..., Any] | None = None
+        self._joined: JoinedBatches | None = None
+        self._joined_tests: JoinedTests | None = None
+        if is_joined(given["x"]):
+            self._joined = JoinedBatches(self.agreement)
+        if is_joined(given["validation_data"]):
+            self._joined_tests = JoinedTests(model, process_set)
+        # Of this rank's last step in the epoch that was on a batch of its own.
+        self._logs: Any = {}
 
     @classmethod
     def of(cls, model: keras.Model) -> RanksFit | None:
@@ -104,7 +117,8 @@ class RanksFit(keras.callbacks.Callback):
             return
         outer._leave_model()
         try:
-            yield
+            with outer._evaluating_another():
+                yield
         finally:
             outer._take_model()
 
@@ -165,6 +179,12 @@ class RanksFit(keras.callbacks.Callback):
                     "float8 layers have it. That is not there yet with Keras's back "
                     f"end {backend}: set KERAS_BACKEND=tensorflow."
                 )
+        if self._joined is not None and self._given["steps_per_epoch"]:
+            raise RingKerasError(
+                "[RK660] fit(steps_per_epoch=...) with data of ring_keras.data.join() "
+                f"is not there yet with Keras's back end {backend}. Leave out one of "
+                "the two: joined data end with those of the last rank."
+            )
 
     def begin_alike(self, root_rank: int, local_keys: set[Any]) -> None:
         """Before all callbacks have begun: all ranks are to take that one's state.
@@ -189,11 +209,27 @@ class RanksFit(keras.callbacks.Callback):
         Args:
             validates: Whether `fit` has called it.
         """
+        tests = self._joined_tests
         self._evaluates.append(validates)
         try:
-            yield
+            with self._evaluating_another():
+                yield
         finally:
+            if tests and validates:
+                tests.drop()
             self._evaluates.pop()
+
+    def _evaluating_another(self) -> contextlib.AbstractContextManager[None]:
+        """In it the model's test function is its own."""
+        tests = self._joined_tests
+        return tests.around_another() if tests else contextlib.nullcontext()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """An evaluation with these callbacks: a validation of `fit`."""
+        if self._joined_tests is not None and self._evaluates[-1:] == [True]:
+            run = calls.calling_run(self._trained)
+            assert run is not None
+            self._joined_tests.begin(run.epoch_iterator)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """All callbacks have begun, and may have restored a backup."""
@@ -204,7 +240,10 @@ class RanksFit(keras.callbacks.Callback):
         self._take_train_function()
         run = calls.calling_run(self._trained)
         assert run is not None
-        internals.ask_before_steps(run.epoch_iterator, self._next_batches)
+        if self._joined is None:
+            internals.ask_before_steps(run.epoch_iterator, self._next_batches)
+        else:
+            internals.ask_to_the_last(run.epoch_iterator, self._next_batches)
 
     def _take_train_function(self) -> None:
         self._train_function = internals.train_function(self._trained)
@@ -220,6 +259,7 @@ class RanksFit(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Steps are counted from here."""
         self.agreement.begin_epoch()
+        self._logs = {}
         require_all_there(self._process_set)
         # Before the first one, callbacks may have set them on one rank.
         optimizers = [
@@ -242,16 +282,23 @@ class RanksFit(keras.callbacks.Callback):
 
     def _require_common_calls(self) -> None:
         model, given = self._trained, self._given
+        steps = self.params.get("steps")
         validates = given["validation_data"] is not None or bool(
             given["validation_split"]
         )
         compared = [
             ("epochs", given["epochs"], "epochs of fit()"),
             (
+                "joined arguments",
+                [name for name in ("x", "validation_data") if is_joined(given[name])],
+                "data: call ring_keras.data.join() on all ranks, or on none",
+            ),
+            (
                 "steps per epoch",
-                self.params.get("steps"),
+                steps if self._joined is None else None,
                 "number of batches: the same batch size, and data divided with "
-                "ring_keras.data.shard(), or steps_per_epoch",
+                "ring_keras.data.shard(); or join ranks whose data end earlier with "
+                "ring_keras.data.join()",
             ),
             (
                 "values of validation_freq",
@@ -284,18 +331,22 @@ class RanksFit(keras.callbacks.Callback):
             [
                 validates,
                 array_digest(given["x"]),
+                steps,
                 *(value for _, value, _ in compared),
             ],
             name="fit",
             process_set=self._process_set,
         )
-        validate, data, *everyones = zip(*calls, strict=True)
+        validate, data, steps_of_ranks, *everyones = zip(*calls, strict=True)
         for (what, _, remedy), values in zip(compared, everyones, strict=True):
             require_common_values(values, what, remedy, self._process_set)
+        if self._joined is not None:
+            known = None not in steps_of_ranks
+            self.params["steps"] = max(steps_of_ranks) if known else None
         # Each rank shuffles arrays in its own way, so that first batches would differ.
         self._has_same_data = len(set(data)) == 1 and data[0] is not None
-        if self._has_same_data and self._process_set.rank() == 0:
-            self._warn_of_same_data("fit() got the same arrays")
+        if self._has_same_data:
+            warn_of_same_data("fit() got the same arrays", self._process_set)
         self._reports_all = len(set(validate)) == 1
         validating = list(itertools.compress(self._process_set.ranks, validate))
         if not self._reports_all and self.must_report_all:
@@ -367,6 +418,9 @@ class RanksFit(keras.callbacks.Callback):
 
         A rank without one tells the others before Keras calls callbacks, as on JAX.
         """
+        if self._joined is not None:
+            batch = self._later_batch(batches)
+            return None if batch is None else itertools.chain([batch], batches)
         batch = next(batches, _END)
         if batch is _END:
             return iter(()) if self.agreement.goes_on(0) else None
@@ -376,10 +430,27 @@ class RanksFit(keras.callbacks.Callback):
         """Whether all ranks have a batch; if so they take a step. A collective."""
         if not self.agreement.goes_on():
             return False
-        if not self._steps and not self._has_same_data:
-            self._compare_first_batches(batch)
-        self._steps += 1
+        self._count_step(batch)
         return True
+
+    def _later_batch(self, batches: Iterator[Any]) -> Any:
+        """That of a step which is none's first, or of joined data; None without one.
+
+        A collective, but of a rank without one whose data are not joined.
+        """
+        if self._joined is None:
+            batch = next(batches, None)
+            return batch if batch is not None and self._begin_step(batch) else None
+        batch = self._joined.take(batches)
+        if batch is not None:
+            self._count_step(batch)
+        return batch
+
+    def _count_step(self, batch: Any) -> None:
+        if not self._steps and not self._has_same_data:
+            require_all_there(self._process_set)
+            compare_first_batches(batch, self._process_set)
+        self._steps += 1
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -395,38 +466,14 @@ class RanksFit(keras.callbacks.Callback):
                 f"{self._steps} steps after its beginning", of_layers=False
             )
 
-    def _compare_first_batches(self, batch: Any) -> None:
-        digest = hashlib.sha256()
-        for leaf in keras.tree.flatten(batch):
-            if leaf is not None:
-                array = np.asarray(keras.ops.convert_to_numpy(leaf))
-                digest.update(f"{array.shape} {array.dtype}".encode())
-                digest.update(np.ascontiguousarray(array).tobytes())
-        require_all_there(self._process_set)
-        digests = allgather_object(
-            digest.hexdigest(), name="fit/first", process_set=self._process_set
-        )
-        if len(set(digests)) == 1 and self._process_set.rank() == 0:
-            self._warn_of_same_data("the first batch was the same")
-
-    def _warn_of_same_data(self, came: str) -> None:
-        logging.warning(
-            "ring_keras: [RK503] each rank should train on its own part of the data, "
-            "but %s on all %d ranks, so an epoch trains on every example %d times. "
-            "Divide arrays before fit(): x, y = ring_keras.data.shard((x, y)); a "
-            "DataLoader by DistributedSampler(dataset, ring_keras.size(), "
-            "ring_keras.rank()).",
-            came,
-            self._process_set.size(),
-            self._process_set.size(),
-        )
-
     def _report(self, logs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Called at the end of an epoch's steps, and of an evaluation's."""
         if not self._evaluates:
             self._end_steps()
         elif not self._evaluates[-1]:
             return self._local(logs)
+        elif self._joined_tests is not None:
+            self._joined_tests.end()
         if not self._reports_all:
             return self._local(logs)
         require_all_there(self._process_set)

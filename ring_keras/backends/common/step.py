@@ -33,10 +33,12 @@ class Step:
         weight: What this rank's loss has been divided by, up to a factor common to all
             ranks, such as its number of examples. A number, or an array of one.
         adds_up: Whether the loss is a sum over the batch, and is divided by nothing.
+        counts: Whether this rank has a batch for it. Else its gradients are none.
     """
 
     weight: Any = 1.0
     adds_up: bool = False
+    counts: bool = True
 
     def counted(self) -> Step:
         """The same, of gradients that have been multiplied by the rank's share."""
@@ -72,8 +74,15 @@ def _taken(step: Step) -> Iterator[None]:
         _steps.stack.pop()
 
 
-def step_of(model: keras.Model, batch: Any) -> contextlib.AbstractContextManager[None]:
+def step_of(
+    model: keras.Model, batch: Any, *, counts: bool = True
+) -> contextlib.AbstractContextManager[None]:
     """The step of a model on a batch, as Keras hands it to `train_step`.
+
+    Args:
+        model: Which is trained.
+        batch: This rank's.
+        counts: Whether it is one of this step's, and does not only stand for one.
 
     Raises:
         RingKerasError: If losses add up, and others do not.
@@ -81,8 +90,8 @@ def step_of(model: keras.Model, batch: Any) -> contextlib.AbstractContextManager
     if internals.summed_losses(model):
         if internals.has_other_losses(model):
             refuse_other_losses(model)
-        return _taken(Step(adds_up=True))
-    return _taken(Step(_weight_of(model, batch)))
+        return _taken(Step(adds_up=True, counts=counts))
+    return _taken(Step(_weight_of(model, batch) if counts else 0.0, counts=counts))
 
 
 def refuse_other_losses(model: keras.Model) -> NoReturn:

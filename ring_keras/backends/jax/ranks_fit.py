@@ -13,6 +13,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.backends.common.hook import hooks_of
+from ring_keras.backends.common.joined_batches import StandIn
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.step import current_step, refuse_other_losses, step_of
 from ring_keras.errors import RingKerasError, translated
@@ -20,11 +21,17 @@ from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
+from ring_keras.states.own_state import own_state
 
 __all__ = ["JaxFit", "make_train_functions_anew"]
 
 # Of a train function, for which job and optimizers it was traced.
 _made_for: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+# A step on one is traced by itself, and knows that it does not count.
+jax.tree_util.register_pytree_node(
+    StandIn, lambda one: ((one.batch,), None), lambda _, parts: StandIn(*parts)
+)
 
 
 class JaxFit(RanksFit):
@@ -92,12 +99,11 @@ class JaxFit(RanksFit):
 
     def _step(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         """The logs and the state after an execution, one step after the other."""
-        logs: Any = {}
         try:
             for number in range(self._trained.steps_per_execution):
                 # The first one ends the epoch where there is none.
-                batch = next(iterator) if not number else next(iterator, None)
-                if batch is None or (number and not self._begin_step(batch)):
+                batch = self._later_batch(iterator) if number else next(iterator)
+                if batch is None:
                     break
                 assert self._train_function is not None
                 for before in self.before_steps:
@@ -106,6 +112,8 @@ class JaxFit(RanksFit):
                     made = self._train_function(state, iter([batch]))
                     # A step that fails does so here, not in the next one.
                     logs, state = jax.block_until_ready(made)
+                if not isinstance(batch, StandIn):
+                    self._logs = logs
         except BaseException:
             # Keras gives the model what it had after the last execution, whose memory
             # the first step has taken. That of this one's last step is whole, unless
@@ -113,7 +121,7 @@ class JaxFit(RanksFit):
             if not any(one.is_deleted() for one in jax.tree.leaves(state)):
                 internals.keep_state_of_step(self._trained, state)
             raise
-        return logs, state
+        return self._logs, state
 
 
 def _require_values(model: keras.Model) -> None:
@@ -205,6 +213,8 @@ def _counting(model: keras.Model) -> Callable[..., Any]:
     def counted_step(state: Any, data: Any) -> Any:
         trained = of()
         assert trained is not None
+        if isinstance(data, StandIn):
+            return _stood_in(trained, train_step, state, data.batch)
         with step_of(trained, data), _added_losses_refused(trained):
             return train_step(state, data)
 
@@ -214,3 +224,22 @@ def _counting(model: keras.Model) -> Callable[..., Any]:
         return (contained(counted_step) if is_compiled else counted_step)(state, data)
 
     return step
+
+
+def _stood_in(
+    model: keras.Model, train_step: Callable[..., Any], state: Any, batch: Any
+) -> Any:
+    """A step of a rank without a batch, whose own state stays.
+
+    Without logs, so that XLA leaves out what nobody is to see.
+    """
+    with step_of(model, batch, counts=False):
+        _, (trained, others, of_optimizers, _) = train_step(state, batch)
+    own = set(map(id, own_state(model)))
+    kept = [
+        before if id(variable) in own else after
+        for variable, before, after in zip(
+            model.non_trainable_variables, state[1], others, strict=True
+        )
+    ]
+    return {}, (trained, kept, of_optimizers, state[3])

@@ -20,7 +20,12 @@ from ring_keras.training.common_values import require_common_values
 from ring_keras.values.objects import allgather_object
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["average_buffers", "own_random_state", "take_first_ranks_buffers"]
+__all__ = [
+    "average_buffers",
+    "buffers_of",
+    "own_random_state",
+    "take_first_ranks_buffers",
+]
 
 
 def take_first_ranks_buffers(
@@ -71,6 +76,11 @@ def own_random_state(
     generator = torch.Generator()
     generator.manual_seed(int(state[:8], 16) + rank)
     return generator.get_state()
+
+
+def buffers_of(model: keras.Model) -> list[torch.Tensor]:
+    """What its modules keep besides parameters, and is saved with them."""
+    return _buffers(_modules(model))
 
 
 def average_buffers(model: keras.Model, process_set: ProcessSet) -> None:

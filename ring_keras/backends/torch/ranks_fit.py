@@ -10,14 +10,17 @@ import keras
 import torch
 
 from ring_keras import keras_internals as internals
+from ring_keras.backends.common.joined_batches import StandIn
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.step import step_of
 from ring_keras.backends.torch.buffers import (
     average_buffers,
+    buffers_of,
     own_random_state,
     take_first_ranks_buffers,
 )
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.states.own_state import own_state
 
 __all__ = ["TorchFit"]
 
@@ -62,8 +65,15 @@ class TorchFit(RanksFit):
     def _step(self, data: Any) -> Any:
         """The logs of a step."""
         assert self._train_function is not None
-        with step_of(self._trained, data[0]), self._numbers_of_modules():
-            return self._train_function(data)
+        batch = data[0]
+        if isinstance(batch, StandIn):
+            batch = batch.batch
+            with step_of(self._trained, batch, counts=False), _undone(self._trained):
+                self._train_function([batch])
+            return self._logs
+        with step_of(self._trained, batch), self._numbers_of_modules():
+            self._logs = self._train_function(data)
+        return self._logs
 
     @contextlib.contextmanager
     def _numbers_of_modules(self) -> Iterator[None]:
@@ -78,3 +88,15 @@ class TorchFit(RanksFit):
         finally:
             self._random = torch.get_rng_state()
             torch.set_rng_state(before)
+
+
+@contextlib.contextmanager
+def _undone(model: keras.Model) -> Iterator[None]:
+    """What a step changes in it, this rank's own state and numbers, is as before."""
+    values = [variable.value for variable in own_state(model)]
+    kept = [(one, one.detach().clone()) for one in (*values, *buffers_of(model))]
+    with torch.random.fork_rng(devices=[]):
+        yield
+    with torch.no_grad():
+        for one, before in kept:
+            one.copy_(before)
