@@ -17,10 +17,10 @@ from .fixed_states import finalize_layers as finalize_layers
 from .fixed_states import fixed_states as fixed_states
 from .iterators import OWNED_ITERATOR as OWNED_ITERATOR
 from .losses import NO_WEIGHT as NO_WEIGHT
+from .losses import adds_losses as adds_losses
 from .losses import batch_losses as batch_losses
 from .losses import compiled_losses as compiled_losses
 from .losses import divides_by_lengths as divides_by_lengths
-from .losses import has_added_losses as has_added_losses
 from .losses import has_other_losses as has_other_losses
 from .losses import loss_divides_by_sample_weight as loss_divides_by_sample_weight
 from .losses import regularizes_activity as regularizes_activity

@@ -1,15 +1,16 @@
 """Compiled losses: what each is divided by."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 __all__ = [
     "NO_WEIGHT",
+    "adds_losses",
     "batch_losses",
     "compiled_losses",
     "divides_by_lengths",
-    "has_added_losses",
     "has_other_losses",
     "loss_divides_by_sample_weight",
     "regularizes_activity",
@@ -42,13 +43,17 @@ def has_other_losses(model: keras.Model) -> bool:
     return bool(others or model.losses) or regularizes_activity(model)
 
 
-def has_added_losses(model: keras.Model) -> bool:
-    """Whether layers have added losses: of their activity, or by `add_loss`.
+def adds_losses(model: keras.Model, losses: Sequence[Any]) -> bool:
+    """Whether layers have added some: of their activity, or by `add_loss`.
 
     Those may be of the batch, or of weights alone.
+
+    Args:
+        model: Whose.
+        losses: All that are added to the compiled one, with those of regularizers.
     """
     of_weights = [one for one in model.trainable_weights if one.regularizer is not None]
-    return len(model.losses) > len(of_weights)
+    return len(losses) > len(of_weights)
 
 
 def regularizes_activity(model: keras.Model) -> bool:

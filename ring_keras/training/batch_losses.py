@@ -8,7 +8,12 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.job.topology import rank
 
-__all__ = ["warn_of_batch_losses", "warn_of_own_lengths"]
+__all__ = [
+    "warn_of_added_losses",
+    "warn_of_batch_losses",
+    "warn_of_other_weights",
+    "warn_of_own_lengths",
+]
 
 
 def warn_of_batch_losses(model: keras.Model) -> None:
@@ -24,6 +29,27 @@ def warn_of_batch_losses(model: keras.Model) -> None:
             1,
             name,
             model.name,
+        )
+
+
+def warn_of_added_losses(model: keras.Model) -> None:
+    """Says that layers have added some, where ranks count by their sample weights."""
+    others = "layers that add losses, of the batch maybe"
+    warn_of_other_weights(model, others, "sample weights")
+
+
+def warn_of_other_weights(model: keras.Model, others: str, weights: str) -> None:
+    """Says on the first rank that not all losses are divided by what ranks count by."""
+    if rank() == 0:
+        logging.log_first_n(
+            logging.WARNING,
+            "ring_keras: '%s' has %s, and a loss with "
+            "reduction='mean_with_sample_weight': ranks are weighted by their %s, "
+            "so the update is not exactly that of one process.",
+            1,
+            model.name,
+            others,
+            weights,
         )
 
 

@@ -7,19 +7,23 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
-from ring_keras.job.topology import rank, size
+from ring_keras.job.topology import size
 from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.states.own_state import own_state
 from ring_keras.training import uneven_batches
-from ring_keras.training.batch_losses import warn_of_batch_losses, warn_of_own_lengths
+from ring_keras.training.batch_losses import (
+    warn_of_added_losses,
+    warn_of_batch_losses,
+    warn_of_other_weights,
+    warn_of_own_lengths,
+)
 from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.own_pace import takes_own_pace
@@ -205,8 +209,9 @@ class DistributedTrainStep:
             amount is not None
             and _sample_weights(data)
             and internals.loss_divides_by_sample_weight(self._model)
+            and internals.adds_losses(self._model, self._model.losses)
         ):
-            self._tell_of_added_losses()
+            warn_of_added_losses(self._model)
         if (
             not scope.communicated
             and not scope.accumulates
@@ -284,26 +289,10 @@ class DistributedTrainStep:
         if len(weights) == 1 and len(tf.nest.flatten(self._model.loss)) == 1:
             return _total(weights[0])
         if weights:
-            self._tell("several losses or sample weights", "number of examples")
-        return uneven_batches.example_count(data)
-
-    def _tell_of_added_losses(self) -> None:
-        """After the model's own step, which has made them."""
-        if internals.has_added_losses(self._model):
-            self._tell("layers that add losses, of the batch maybe", "sample weights")
-
-    def _tell(self, others: str, weights: str) -> None:
-        if rank() == 0:
-            logging.log_first_n(
-                logging.WARNING,
-                "ring_keras: '%s' has %s, and a loss with "
-                "reduction='mean_with_sample_weight': ranks are weighted by their %s, "
-                "so the update is not exactly that of one process.",
-                1,
-                self._model.name,
-                others,
-                weights,
+            warn_of_other_weights(
+                self._model, "several losses or sample weights", "number of examples"
             )
+        return uneven_batches.example_count(data)
 
 
 def _tensors(data: Any) -> list[tf.Tensor]:

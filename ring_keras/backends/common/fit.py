@@ -264,6 +264,7 @@ def _beside_fit(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def train_on_batch(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
         if _ranks_of(model) is None:
+            _warn_of_lone_training(model)
             return method(model, *args, **kwargs)
         with (
             RanksFit.around_another(model),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -14,13 +14,14 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.config import keras_backend
 from ring_keras.errors import RingKerasError
+from ring_keras.training.batch_losses import warn_of_added_losses
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = [
     "Step",
     "current_step",
     "example_count",
-    "refuse_other_losses",
+    "see_added_losses",
     "step_of",
 ]
 
@@ -34,11 +35,15 @@ class Step:
             ranks, such as its number of examples. A number, or an array of one.
         adds_up: Whether the loss is a sum over the batch, and is divided by nothing.
         counts: Whether this rank has a batch for it. Else its gradients are none.
+        model: Which is trained; None outside of a model's own step.
+        by_sample_weights: Whether `weight` is a sum of those.
     """
 
     weight: Any = 1.0
     adds_up: bool = False
     counts: bool = True
+    model: keras.Model | None = None
+    by_sample_weights: bool = False
 
     def counted(self) -> Step:
         """The same, of gradients that have been multiplied by the rank's share."""
@@ -90,8 +95,34 @@ def step_of(
     if internals.summed_losses(model):
         if internals.has_other_losses(model):
             refuse_other_losses(model)
-        return _taken(Step(adds_up=True, counts=counts))
-    return _taken(Step(_weight_of(model, batch) if counts else 0.0, counts=counts))
+        return _taken(Step(adds_up=True, counts=counts, model=model))
+    total = _total_weight_of(model, batch)
+    weight = float(example_count(batch)) if total is None else total
+    step = Step(
+        weight if counts else 0.0,
+        counts=counts,
+        model=model,
+        by_sample_weights=total is not None,
+    )
+    return _taken(step)
+
+
+def see_added_losses(losses: Sequence[Any]) -> None:
+    """Looks at what layers have added, in a step whose forward pass is over.
+
+    Args:
+        losses: The model's, with those of its regularizers.
+
+    Raises:
+        RingKerasError: If its loss adds up, and these do not.
+    """
+    step = current_step()
+    if step.model is None:
+        return
+    if step.adds_up and losses:
+        refuse_other_losses(step.model)
+    if step.by_sample_weights and internals.adds_losses(step.model, losses):
+        warn_of_added_losses(step.model)
 
 
 def refuse_other_losses(model: keras.Model) -> NoReturn:
@@ -122,7 +153,8 @@ def _refuse_several_weights(model: keras.Model) -> NoReturn:
     )
 
 
-def _weight_of(model: keras.Model, batch: Any) -> Any:
+def _total_weight_of(model: keras.Model, batch: Any) -> Any:
+    """The sum of sample weights that its loss is divided by; None if it is not."""
     if internals.loss_divides_by_sample_weight(model):
         _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
@@ -132,7 +164,7 @@ def _weight_of(model: keras.Model, batch: Any) -> Any:
             return _total(weights[0])
         if weights:
             _refuse_several_weights(model)
-    return float(example_count(batch))
+    return None
 
 
 def _total(weights: Any) -> Any:
@@ -150,7 +182,8 @@ def example_count(batch: Any) -> int:
     as most inputs have.
     """
     parts = [batch]
-    if isinstance(batch, tuple) and len(batch) in (2, 3):
+    # torch's `DataLoader` makes lists of them.
+    if isinstance(batch, (tuple, list)) and len(batch) in (2, 3):
         parts = [batch[1], batch]
     for part in parts:
         shapes: list[Any] = [

@@ -15,7 +15,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.backends.common.hook import hooks_of
 from ring_keras.backends.common.joined_batches import StandIn
 from ring_keras.backends.common.ranks_fit import RanksFit
-from ring_keras.backends.common.step import current_step, refuse_other_losses, step_of
+from ring_keras.backends.common.step import current_step, see_added_losses, step_of
 from ring_keras.errors import RingKerasError, translated
 from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
@@ -177,21 +177,22 @@ def _traced_for(model: keras.Model) -> Any:
 
 
 @contextlib.contextmanager
-def _added_losses_refused(model: keras.Model) -> Iterator[None]:
+def _added_losses_seen(model: keras.Model) -> Iterator[None]:
     """In it its `train_step` runs: JAX has no losses of layers but within that.
 
     Raises:
         RingKerasError: If there are any, beside a loss that adds up.
     """
-    if not current_step().adds_up:
+    step = current_step()
+    if not step.adds_up and not step.by_sample_weights:
         yield
         return
     stateless_call = model.stateless_call
 
     def call(*args: Any, **kwargs: Any) -> Any:
         found = stateless_call(*args, **kwargs)
-        if kwargs.get("return_losses") and found[-1]:
-            refuse_other_losses(model)
+        if kwargs.get("return_losses"):
+            see_added_losses(found[-1])
         return found
 
     # An attribute would be Keras's, too.
@@ -215,7 +216,7 @@ def _counting(model: keras.Model) -> Callable[..., Any]:
         assert trained is not None
         if isinstance(data, StandIn):
             return _stood_in(trained, train_step, state, data.batch)
-        with step_of(trained, data), _added_losses_refused(trained):
+        with step_of(trained, data), _added_losses_seen(trained):
             return train_step(state, data)
 
     def step(state: Any, data: Any) -> Any:
