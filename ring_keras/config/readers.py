@@ -15,6 +15,7 @@ __all__ = [
     "SECONDS",
     "SWITCH",
     "TEXT",
+    "TRANSPORT",
     "Reader",
     "choice",
     "integer",
@@ -94,6 +95,12 @@ def _parse_device(text: str) -> str:
     return text
 
 
+def _parse_transport(text: str) -> str:
+    if text not in ("auto", "tcp", "mpi") and "/" not in text:
+        raise ValueError(text)
+    return text
+
+
 def _parse_switch(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError(text)
@@ -102,6 +109,9 @@ def _parse_switch(text: str) -> bool:
 
 SWITCH = Reader("0 or 1", _parse_switch)
 DEVICE = Reader("auto, cpu, or the number of a GPU from 0", _parse_device)
+TRANSPORT = Reader(
+    "auto, tcp, mpi, or the path of a library, with a /", _parse_transport
+)
 SECONDS = Reader("a number of seconds above 0", _parse_seconds)
 NAMES = Reader("names, separated by commas", _parse_names)
 TEXT = Reader("text", str)

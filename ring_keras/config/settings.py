@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ring_keras.config.errors import ConfigError
+from ring_keras.config.mpi import start_mpi
 from ring_keras.config.openssl import share_openssl
 from ring_keras.config.readers import (
     ADDRESS,
@@ -21,6 +22,7 @@ from ring_keras.config.readers import (
     SECONDS,
     SWITCH,
     TEXT,
+    TRANSPORT,
     Reader,
     choice,
     integer,
@@ -145,8 +147,17 @@ class Config:
     )
     transport: str = _variable(
         "auto",
-        choice("auto", "tcp"),
-        "How ranks on one host exchange data. auto: by shared memory. tcp: by TCP.",
+        TRANSPORT,
+        "How ranks exchange data. auto: by shared memory on one host, by TCP between "
+        "hosts. tcp: by TCP everywhere. mpi, or the path of a library: as auto, with "
+        "MPI or that library in place of TCP. Between hosts the same on every rank.",
+    )
+    mpi_library: str | None = _variable(
+        None,
+        PATH,
+        "With RING_KERAS_TRANSPORT=mpi: MPI's library, such as "
+        "/opt/mpich/lib/libmpi.so.12. Default: the one that the process has loaded, "
+        "one of Python's own environment, or the system's.",
     )
     share_tensors: bool = _variable(
         True,
@@ -322,7 +333,7 @@ class Config:
         return config
 
     def init_options(self) -> dict[str, Any]:
-        """Keyword arguments for `_native.init`; reads the token file.
+        """Keyword arguments for `_native.init`; reads the token file, begins MPI.
 
         Raises:
             ConfigError: If the token file is missing, open to others, or holds
@@ -351,6 +362,8 @@ class Config:
         }
         if self.encrypt:
             share_openssl()
+        if self.transport == "mpi":
+            start_mpi(self.mpi_library or "")
         # One rank may run in a job too, and then its store may want to see it.
         if self.token_file is not None:
             if self.store_address is not None:
@@ -375,6 +388,7 @@ class Config:
         where = "elastic_socket" if elastic else "store_address"
         job = ("rank", "size", where, "token_file")
         present = [name for name in job if name in given]
+        self._check_transport(elastic)
         if present == ["size"] and self.size == 1:
             return
         if present and len(present) < len(job):
@@ -391,6 +405,24 @@ class Config:
                 "[RK120] "
                 f"{PREFIX}RANK must be less than {PREFIX}SIZE. "
                 f"Received: {PREFIX}RANK={self.rank}, {PREFIX}SIZE={self.size}"
+            )
+
+    def _check_transport(self, elastic: bool) -> None:
+        if self.transport in ("auto", "tcp"):
+            return
+        if self.encrypt:
+            raise ConfigError(
+                "[RK153] "
+                f"{PREFIX}ENCRYPT=1 encrypts TCP, and cannot protect what "
+                f"{PREFIX}TRANSPORT={self.transport} sends between hosts. Unset one of "
+                "the two."
+            )
+        if elastic:
+            raise ConfigError(
+                "[RK154] "
+                "the ranks of an elastic job come and go, for which "
+                f"{PREFIX}TRANSPORT must be auto or tcp. Received: "
+                f"{PREFIX}TRANSPORT={self.transport}"
             )
 
 

@@ -386,7 +386,11 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="encrypt the traffic between hosts, with TLS 1.3: RING_KERAS_ENCRYPT",
     )
-    add("--transport", metavar="NAME", help="auto or tcp: RING_KERAS_TRANSPORT")
+    add(
+        "--transport",
+        metavar="NAME",
+        help="auto, tcp, or the path of a library: RING_KERAS_TRANSPORT",
+    )
     add(
         "--log-level",
         type=_log_level,

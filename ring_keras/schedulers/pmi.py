@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ring_keras import _native
 from ring_keras.config import ConfigError
 from ring_keras.schedulers.waiting import is_readable
 
@@ -102,5 +103,7 @@ class Pmi:
 
 
 def _mpi_is_running() -> bool:
+    if _native.mpi_is_running():
+        return True
     mpi = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
     return mpi is not None and bool(mpi())

@@ -36,8 +36,8 @@ READ_LATE = (
     *("RING_KERAS_", "TESTS_", "NCCL_", "TF_NUM_", "PYTHONPATH", "XDG_CACHE_HOME"),
 )
 
-_STATUS = struct.Struct("i")
-_MAX_REQUEST_BYTES = 1 << 18
+STATUS = struct.Struct("i")
+MAX_REQUEST_BYTES = 1 << 18
 
 
 class ForkedProcess:
@@ -55,7 +55,7 @@ class ForkedProcess:
             written = status.read()
         if not written:
             raise RuntimeError("the fork server ended before its ranks did")
-        self.returncode = os.waitstatus_to_exitcode(*_STATUS.unpack(written))
+        self.returncode = os.waitstatus_to_exitcode(*STATUS.unpack(written))
         return self.returncode
 
 
@@ -180,7 +180,7 @@ class _Server:
                 self._report_ends()
             if requests_fd in ready:
                 content, files, _, _ = socket.recv_fds(
-                    self._requests, _MAX_REQUEST_BYTES, 8
+                    self._requests, MAX_REQUEST_BYTES, 8
                 )
                 if not content:
                     return None
@@ -224,7 +224,7 @@ class _Server:
                 return
             status_fd = self._status_fds.pop(pid)
             with contextlib.suppress(BrokenPipeError):
-                os.write(status_fd, _STATUS.pack(status))
+                os.write(status_fd, STATUS.pack(status))
             os.close(status_fd)
 
 

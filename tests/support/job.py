@@ -90,8 +90,13 @@ class Job:
                 "RING_KERAS_STORE_ADDRESS": self.store_address,
                 "RING_KERAS_TOKEN_FILE": str(self.token_file),
             }
+            | ({"RING_KERAS_HOST_NAME": f"host{rank}"} if self._apart(rank) else {})
             | dict(self._env[rank])
         )
+
+    def _apart(self, rank: int) -> bool:
+        """Whether each rank is to count as being on a host of its own."""
+        return "TESTS_APART" in self._env[rank]
 
     def close(self) -> None:
         """Ends the store and forgets the files."""

@@ -53,6 +53,31 @@ class Mpi:
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         }
 
+    @property
+    def library(self) -> Path | None:
+        """Where its libmpi is."""
+        if self.bin_dir is None:
+            return None
+        found = sorted(self.bin_dir.parent.glob("lib/libmpi.so.[0-9]*"))
+        return next((path for path in found if path.suffix in (".12", ".40")), None)
+
+    @property
+    def python_packages(self) -> Path | None:
+        """Where its mpi4py is."""
+        if self.bin_dir is None:
+            return None
+        found = self.bin_dir.parent.glob("lib/python3*/site-packages/mpi4py")
+        return next((path.parent for path in found), None)
+
+    def between_hosts(self) -> dict[str, str]:
+        """The variables of a test's ranks that reach other hosts by it."""
+        return {
+            "TESTS_MPI": self.folder,
+            "RING_KERAS_TRANSPORT": "mpi",
+            "RING_KERAS_MPI_LIBRARY": str(self.library),
+            "MPI4PY_LIBMPI": str(self.library),
+        }
+
     def across(self, addresses: list[str], ssh: str) -> list[str]:
         """Its mpirun's command for one rank on each host, which `ssh` reaches.
 
@@ -77,3 +102,8 @@ MPIS = (
     Mpi("MPICH", "mpich", "mpichversion"),
     Mpi("Intel MPI", "intel_mpi", "impi_info"),
 )
+
+
+def mpi_of(folder: str) -> Mpi:
+    """The one whose folder is so called."""
+    return next(mpi for mpi in MPIS if mpi.folder == folder)

@@ -21,6 +21,8 @@ from typing import Any
 
 from support.fork_server import ForkedProcess, ForkServer
 from support.job import Environment, Job, light_environment
+from support.mpi import mpi_of
+from support.mpi_ranks import MpiRanks
 from support.outcome import RankOutcome
 
 Process = subprocess.Popen[bytes] | ForkedProcess
@@ -82,7 +84,12 @@ class RankProcesses:
         self._ranks: list[_Rank] = []
         self._run_count = 0
         self._job = Job(size, env=env, bind_address=bind_address)
+        self._mpi: MpiRanks | None = None
         try:
+            own = self._job.environment(0)
+            if mpi := own.get("TESTS_MPI"):
+                directory = self._job.directory
+                self._mpi = MpiRanks(mpi_of(mpi), size, directory, own)
             for rank in range(size):
                 prefix = command_prefix[rank] if command_prefix else ()
                 self._ranks.append(self._start(rank, prefix, warm))
@@ -154,6 +161,8 @@ class RankProcesses:
         """Kills whoever is left, and everything they started."""
         for rank in self._ranks:
             self._kill_group(rank, signal.SIGKILL)
+        if self._mpi is not None:
+            self._mpi.close()
         for thread in self._threads:
             # What left the rank's session may still hold its descriptors.
             thread.join(ABORT_S)
@@ -181,7 +190,10 @@ class RankProcesses:
             with stdout.open("wb") as out, stderr.open("wb") as err:
                 files = (out.fileno(), err.fileno(), done_write)
                 process: Process
-                if prefix or not _FORK_SERVER.can_start(environment):
+                if self._mpi is not None:
+                    warm_word = str(int(warm))
+                    process = self._mpi.start(rank, [warm_word], environment, files)
+                elif prefix or not _FORK_SERVER.can_start(environment):
                     process = _spawn(prefix, files, environment, warm)
                 else:
                     process = _FORK_SERVER.start([str(int(warm))], environment, files)

@@ -103,7 +103,7 @@ def test_only_the_thresholds_that_are_set_go_to_the_engine():
         ("STORE_ADDRESS", ":80", "host:port"),
         ("STORE_ADDRESS", "host:99999", "host:port"),
         ("GENERATION", "-1", "an integer from 0 to"),
-        ("TRANSPORT", "rdma", "one of auto, tcp"),
+        ("TRANSPORT", "rdma", "auto, tcp, mpi, or the path of a library"),
         ("TCP_STREAMS", "0", "an integer from 1 to 16"),
         ("TCP_STREAMS", "2.5", "an integer from 1 to 16"),
         ("INTERFACES", "eth0,,eth1", "names, separated by commas"),
@@ -123,6 +123,22 @@ def test_a_bad_value_is_refused_by_name(name, value, takes):
 
     assert str(caught.value).startswith(f"[RK120] RING_KERAS_{name} must be {takes}")
     assert f"Received: RING_KERAS_{name}={value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("transport", ["mpi", "/opt/rdma/libtransport.so"])
+def test_what_cannot_be_encrypted_is_refused(transport):
+    given = {"RING_KERAS_TRANSPORT": transport, "RING_KERAS_ENCRYPT": "1"}
+
+    with pytest.raises(ConfigError, match=rf"RK153.*TRANSPORT={transport}"):
+        Config.from_environment(given)
+
+
+def test_an_elastic_job_has_tcp(job):
+    del job["RING_KERAS_STORE_ADDRESS"]
+    job |= {"RING_KERAS_ELASTIC_SOCKET": "/tmp/s", "RING_KERAS_TRANSPORT": "mpi"}
+
+    with pytest.raises(ConfigError, match=r"RK154.*auto or tcp.*TRANSPORT=mpi"):
+        Config.from_environment(job)
 
 
 def test_half_a_job_is_refused(job):

@@ -17,6 +17,7 @@
 #include "tf_ops/runtime/communicator_id.h"
 #include "tf_ops/runtime/current_membership.h"
 #include "tf_ops/runtime/runtime.h"
+#include "tf_ops/runtime/transport_choice.h"
 
 namespace py = pybind11;
 
@@ -142,6 +143,13 @@ void BindJob(py::module_& module) {
              py::arg("stall_warning_s") = defaults.stall_warning_s,
              py::arg("heartbeat_timeout_s") = defaults.heartbeat_timeout_s,
              py::arg("log_level") = "info");
+  module.def(
+      "start_mpi",
+      [](const std::string& library, const std::string& folder) {
+        Await([&] { return StartMpi(library, folder); });
+      },
+      py::arg("library"), py::arg("folder"));
+  module.def("mpi_is_running", &MpiIsRunning);
   module.def(
       "shutdown",
       [](const std::string& reason) {

@@ -37,6 +37,9 @@ enum class ErrorCode : int {
   kNoDump = 134,
   kCalledInWait = 135,
   kForkWithoutCopies = 136,
+  kNoMpi = 150,
+  kMpiUnusable = 151,
+  kNoTransportLibrary = 152,
 
   // Ranks that were lost, or do not come.
   kRankLost = 201,

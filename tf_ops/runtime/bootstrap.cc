@@ -9,7 +9,7 @@
 #include "tf_ops/rendezvous/tcp_store.h"
 #include "tf_ops/runtime/network_addresses.h"
 #include "tf_ops/runtime/shared_memory.h"
-#include "tf_ops/runtime/tcp_links.h"
+#include "tf_ops/runtime/transport_choice.h"
 #include "tf_ops/transport/shm/ring_stream.h"
 
 namespace ring_keras {
@@ -54,7 +54,8 @@ void ShowTensors(PeerCard* own) {
   own->tensors_nonce = TensorArena::OfProcess()->nonce();
 }
 
-// Maps the memory of each rank that may share it; a failure means TCP.
+// Maps the memory of each rank that may share it; a failure means what reaches
+// other hosts.
 std::vector<MeshPeer> AttachLocalPeers(const std::vector<PeerCard>& cards,
                                        int own_rank) {
   const int size = static_cast<int>(cards.size());
@@ -78,8 +79,8 @@ std::vector<MeshPeer> AttachLocalPeers(const std::vector<PeerCard>& cards,
     }
     Log(LogLevel::kWarning,
         StrCat(Prefix(ErrorCode::kNoSharedMemory),
-               "no shared memory with rank ", rank,
-               " of this host, TCP instead: ", failure.message()));
+               "no shared memory with rank ", rank, " of this host, ",
+               card.transport, " instead: ", failure.message()));
   }
   return peers;
 }
@@ -139,7 +140,16 @@ class Bootstrapper {
     PeerCard own = MakePeerCard(options_.host_name);
     own.tuning = options_.tuning;
     own.autotune = options_.autotune;
-    if (options_.transport == "auto") {
+    auto transport = MakeTransport(options_, store_->generation(),
+                                   [this](Store& store, Deadline deadline) {
+                                     return FindBindAddresses(
+                                         NetworkOptionsOf(options_, *store_),
+                                         cards_, store, deadline);
+                                   });
+    RING_KERAS_RETURN_IF_ERROR(transport.status());
+    transport_ = std::move(transport.value());
+    own.transport = transport_->name();
+    if (options_.transport != "tcp") {
       auto created = Segment::Create(options_.size);
       if (created.ok()) {
         segment = std::move(created.value());
@@ -148,9 +158,9 @@ class Bootstrapper {
         own.nonce = segment->header().nonce;
         if (options_.shares_tensors) ShowTensors(&own);
       } else {
-        Log(LogLevel::kWarning, StrCat(Prefix(ErrorCode::kNoSharedMemory),
-                                       "no shared memory, TCP instead: ",
-                                       created.status().message()));
+        Log(LogLevel::kWarning,
+            StrCat(Prefix(ErrorCode::kNoSharedMemory), "no shared memory, ",
+                   own.transport, " instead: ", created.status().message()));
       }
     }
     RING_KERAS_RETURN_IF_ERROR(ExchangeCards(own));
@@ -172,7 +182,7 @@ class Bootstrapper {
     membership.generation = store_->generation();
     membership.mesh = std::make_unique<Mesh>(
         options_.rank, std::move(doorbell_), std::move(segment),
-        std::move(poller_), std::move(peers_), std::move(hosts_));
+        std::move(transport_), std::move(peers_), std::move(hosts_));
     membership.mesh->set_own_tensors(TensorArena::OfProcess());
     if (late_links_ != nullptr) {
       membership.mesh->MakeWhenNeeded(std::move(late_links_),
@@ -209,7 +219,7 @@ class Bootstrapper {
     RING_KERAS_RETURN_IF_ERROR(texts.status());
     const SharedMemory shared(cards_, texts.value());
     hosts_ = shared.NumberHosts();
-    needs_tcp_ = !shared.IsComplete();
+    needs_transport_ = !shared.IsComplete();
     for (int rank = 0; rank < options_.size; ++rank) {
       MeshPeer& peer = peers_[rank];
       if (peer.segment == nullptr) continue;
@@ -224,57 +234,44 @@ class Bootstrapper {
 
   // Takes part even where this rank needs no connection, if any rank does.
   Status ConnectTheRest() {
-    if (!needs_tcp_) return Status::Ok();
+    if (!needs_transport_) {
+      transport_.reset();
+      return Status::Ok();
+    }
     std::vector<int> remote;
     for (int rank = 0; rank < options_.size; ++rank) {
       if (rank != options_.rank && peers_[rank].pair == nullptr) {
         remote.push_back(rank);
       }
     }
-    TcpLinkOptions link_options;
-    link_options.rank = options_.rank;
-    link_options.generation = store_->generation();
-    link_options.token = options_.token;
-    link_options.encrypts = options_.encrypts;
-    link_options.streams = options_.tcp_streams;
-    link_options.unreachable_after_s =
-        options_.heartbeat_timeout_s + kBeyondHeartbeatS;
-    auto addresses = FindBindAddresses(NetworkOptionsOf(options_, *store_),
-                                       cards_, *store_, deadline_);
-    RING_KERAS_RETURN_IF_ERROR(addresses.status());
-    link_options.bind_addresses = std::move(addresses.value());
-    auto poller = Poller::Create();
-    RING_KERAS_RETURN_IF_ERROR(poller.status());
-    poller_ = std::move(poller.value());
     if (MostRemote(hosts_) > options_.max_direct_peers) {
-      return ConnectLater(link_options, remote);
+      RING_KERAS_RETURN_IF_ERROR(ConnectLater(remote));
+      if (late_links_ != nullptr) return Status::Ok();
     }
-    auto links = ConnectAll(link_options, remote, *poller_, *store_, deadline_);
+    auto links = transport_->Connect(remote, *store_, deadline_);
     RING_KERAS_RETURN_IF_ERROR(links.status());
     for (NewLink& link : links.value()) {
       peers_[link.peer].pair = std::make_unique<Pair>(std::move(link.streams));
     }
-    if (remote.empty()) poller_.reset();
+    if (remote.empty()) transport_.reset();
     return Status::Ok();
   }
 
-  Status ConnectLater(const TcpLinkOptions& link_options,
-                      const std::vector<int>& remote) {
-    auto links = TcpLinks::Start(
-        link_options, remote, [bell = doorbell_.get()] { bell->Ring(); },
-        *store_, deadline_);
-    RING_KERAS_RETURN_IF_ERROR(links.status());
-    late_links_ = std::move(links.value());
+  // If the transport can.
+  Status ConnectLater(const std::vector<int>& remote) {
     // Those of all ranks' tree: a rank's last word would wait for its link, and
     // the rank itself may have left before there is one.
     const auto by_host = RanksByHost(hosts_);
     const int host = HostOf(by_host, options_.rank);
-    RING_KERAS_RETURN_IF_ERROR(
-        late_links_->Await(ControlTree(by_host, host, options_.rank).remote(),
-                           *store_, deadline_));
+    auto links = transport_->ConnectLater(
+        remote, ControlTree(by_host, host, options_.rank).remote(),
+        [bell = doorbell_.get()] { bell->Ring(); }, *store_, deadline_);
+    RING_KERAS_RETURN_IF_ERROR(links.status());
+    late_links_ = std::move(links.value());
+    if (late_links_ == nullptr) return Status::Ok();
     for (int rank : remote) {
       peers_[rank].pair = std::make_unique<Pair>(
-          link_options.streams,
+          late_links_->stream_count(),
           [links = late_links_.get(), rank] { links->Open(rank); });
     }
     return Status::Ok();
@@ -283,13 +280,13 @@ class Bootstrapper {
   const InitOptions& options_;
   const Deadline deadline_;
   std::unique_ptr<TcpStore> store_;
-  std::vector<PeerCard> cards_;  // By rank.
-  std::vector<int> hosts_;       // By rank.
-  bool needs_tcp_ = false;       // Some two ranks share no memory.
+  std::vector<PeerCard> cards_;   // By rank.
+  std::vector<int> hosts_;        // By rank.
+  bool needs_transport_ = false;  // Some two ranks share no memory.
   std::unique_ptr<Doorbell> doorbell_;
-  std::unique_ptr<Poller> poller_;
-  std::vector<MeshPeer> peers_;           // By rank.
-  std::unique_ptr<TcpLinks> late_links_;  // Null: all are connected.
+  std::unique_ptr<Transport> transport_;
+  std::vector<MeshPeer> peers_;             // By rank.
+  std::unique_ptr<LinkSource> late_links_;  // Null: all are connected.
 };
 
 // A job of one rank needs nobody.

@@ -29,7 +29,10 @@ struct InitOptions {
   std::string bind_address;  // For other ranks; empty: one that all reach.
   // Whose addresses other hosts may take; empty: the fastest's that all reach.
   std::vector<std::string> interfaces;
-  std::string transport = "auto";  // "auto", or "tcp": no shared memory.
+  // What carries between ranks: "auto" is shared memory on a host and TCP
+  // between hosts; "tcp" is TCP everywhere; "mpi", and the path of a library,
+  // take the place of TCP between hosts.
+  std::string transport = "auto";
   // Whether tensors may come from memory that the ranks of the host can read.
   bool shares_tensors = false;
   int tcp_streams = 2;  // Connections per pair of ranks.

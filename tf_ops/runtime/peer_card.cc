@@ -95,6 +95,9 @@ Status CheckSameSettings(const std::vector<PeerCard>& cards) {
   for (size_t rank = 1; rank < cards.size(); ++rank) {
     const PeerCard& first = cards[0];
     const PeerCard& other = cards[rank];
+    if (first.transport != other.transport) {
+      return Differs("transport", first.transport, other.transport, rank);
+    }
     if (first.autotune != other.autotune) {
       return Differs("autotune", StrCat(first.autotune), StrCat(other.autotune),
                      rank);
@@ -119,8 +122,8 @@ std::string Encode(const PeerCard& card) {
     text += ' ' + Word(card.tuning.*value);
   }
   for (const std::string* line :
-       {&card.pid_namespace, &card.network_namespace, &card.host_id,
-        &card.host_name, &card.boot_id}) {
+       {&card.transport, &card.pid_namespace, &card.network_namespace,
+        &card.host_id, &card.host_name, &card.boot_id}) {
     text += '\n' + *line;
   }
   text += '\n';
@@ -147,8 +150,9 @@ StatusOr<PeerCard> DecodePeerCard(const std::string& text) {
     const std::string_view word = TakeUntil(' ', &settings);
     if (word != kUnset) card.tuning.*value = NumberOf<size_t>(word);
   }
-  for (std::string* line : {&card.pid_namespace, &card.network_namespace,
-                            &card.host_id, &card.host_name, &card.boot_id}) {
+  for (std::string* line :
+       {&card.transport, &card.pid_namespace, &card.network_namespace,
+        &card.host_id, &card.host_name, &card.boot_id}) {
     *line = TakeUntil('\n', &rest);
   }
   for (int* number : {&card.segment_descriptor, &card.doorbell_descriptor,

@@ -27,6 +27,7 @@ struct PeerCard {
   int tensors_descriptor = -1;
   SegmentNonce tensors_nonce{};
   // These must be the same on every rank.
+  std::string transport;  // Between ranks that share no memory, by its name.
   Tuning tuning;
   bool autotune = false;
 

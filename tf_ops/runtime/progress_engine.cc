@@ -129,6 +129,7 @@ void ProgressEngine::OnRankEvent(const RankEvent& event) {
     mesh_.Forget(event.rank);
   }
   if (event.kind == RankEvent::Kind::kLost) {
+    mesh_.Lose(event.rank);
     breaks_.push_back([this, event] {
       BreakSharedWith(event.rank, Status(StatusCode::kPeerLost,
                                          event.rank < 0 ? ErrorCode::kStoreGone

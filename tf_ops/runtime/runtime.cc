@@ -265,8 +265,8 @@ StatusOr<std::string> Runtime::TransportTo(int rank) const {
                            ", got ", rank, "."));
     }
     if (rank == topology.rank) return std::string("self");
-    return std::string(job.engine().mesh().SharesMemoryWith(rank) ? "shm"
-                                                                  : "tcp");
+    const Mesh& mesh = job.engine().mesh();
+    return mesh.SharesMemoryWith(rank) ? "shm" : mesh.transport_name();
   });
 }
 

@@ -86,7 +86,8 @@ class RING_KERAS_EXPORT Runtime {
   Status SetTuning(const Tuning& tuning);
   StatusOr<Tuning> GetTuning() const;
 
-  // Which transport reaches `rank`: "self", "shm" or "tcp".
+  // Which transport reaches `rank`: "self", "shm", "tcp", "mpi", or the name of
+  // a library.
   StatusOr<std::string> TransportTo(int rank) const;
 
  private:

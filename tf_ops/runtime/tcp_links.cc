@@ -63,12 +63,13 @@ std::vector<int> InOwnOrder(std::vector<int> peers, int rank) {
 
 StatusOr<std::unique_ptr<TcpLinks>> TcpLinks::Start(
     const TcpLinkOptions& options, const std::vector<int>& peers,
-    std::function<void()> on_new, Store& store, Deadline deadline) {
+    Poller& poller, std::function<void()> on_new, Store& store,
+    Deadline deadline) {
   if (!peers.empty()) {
     RING_KERAS_RETURN_IF_ERROR(AllowLinks(options, peers.size()));
   }
   std::unique_ptr<TcpLinks> links(
-      new TcpLinks(options, peers, std::move(on_new)));
+      new TcpLinks(options, peers, poller, std::move(on_new)));
   // Who needs none takes part in the exchange all the same.
   std::string own = StrCat(options.streams, " ");
   if (!peers.empty()) {
@@ -98,8 +99,8 @@ StatusOr<std::unique_ptr<TcpLinks>> TcpLinks::Start(
 }
 
 TcpLinks::TcpLinks(const TcpLinkOptions& options, const std::vector<int>& peers,
-                   std::function<void()> on_new)
-    : options_(options), on_new_(std::move(on_new)) {
+                   Poller& poller, std::function<void()> on_new)
+    : options_(options), poller_(poller), on_new_(std::move(on_new)) {
   for (int peer : peers) {
     if (peer > options.rank) accepted_[peer].resize(options.streams);
   }
@@ -170,7 +171,7 @@ void TcpLinks::Forget(int peer) {
   changed_.notify_all();
 }
 
-std::vector<NewLink> TcpLinks::Take(Poller& poller) {
+std::vector<NewLink> TcpLinks::Take() {
   std::vector<Outcome> outcomes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -185,7 +186,7 @@ std::vector<NewLink> TcpLinks::Take(Poller& poller) {
     link.addresses = std::move(outcome.addresses);
     if (link.failure.ok()) {
       auto streams = MakeStreams(options_, outcome.peer,
-                                 std::move(outcome.sockets), poller);
+                                 std::move(outcome.sockets), poller_);
       link.failure = streams.status();
       if (streams.ok()) link.streams = std::move(streams.value());
     }
@@ -346,10 +347,10 @@ StatusOr<std::vector<NewLink>> ConnectAll(TcpLinkOptions options,
                                           Poller& poller, Store& store,
                                           Deadline deadline) {
   options.at_once = true;
-  auto links = TcpLinks::Start(options, peers, [] {}, store, deadline);
+  auto links = TcpLinks::Start(options, peers, poller, [] {}, store, deadline);
   RING_KERAS_RETURN_IF_ERROR(links.status());
   RING_KERAS_RETURN_IF_ERROR(links.value()->Await(peers, store, deadline));
-  std::vector<NewLink> made = links.value()->Take(poller);
+  std::vector<NewLink> made = links.value()->Take();
   RING_KERAS_RETURN_IF_ERROR(
       AwaitAgreements(options, made, poller, store, deadline));
   return made;

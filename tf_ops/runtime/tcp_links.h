@@ -30,20 +30,23 @@
 #include "tf_ops/runtime/link_addresses.h"
 #include "tf_ops/runtime/tcp_link_options.h"
 #include "tf_ops/transport/link_source.h"
+#include "tf_ops/transport/tcp/poller.h"
 
 namespace ring_keras {
 
 class TcpLinks : public LinkSource {
  public:
   // Listens for `peers` from now on. Every rank of the job calls this at the
-  // same time; addresses are exchanged through `store`. `on_new`: has_new() may
-  // have become true; called from threads of its own until the destructor ends.
+  // same time; addresses are exchanged through `store`. `poller` outlives the
+  // streams. `on_new`: has_new() may have become true; called from threads of
+  // its own until the destructor ends.
   //
   // Errors: RankMismatch (of the number of streams), ResourceExhausted,
   // DeadlineExceeded, Interrupted, PeerLost, Internal.
   static StatusOr<std::unique_ptr<TcpLinks>> Start(
       const TcpLinkOptions& options, const std::vector<int>& peers,
-      std::function<void()> on_new, Store& store, Deadline deadline);
+      Poller& poller, std::function<void()> on_new, Store& store,
+      Deadline deadline);
   ~TcpLinks() override;
 
   // Waits until there is a connection to each of `peers`, all of which do the
@@ -54,7 +57,8 @@ class TcpLinks : public LinkSource {
   void Open(int peer) override;
   void Forget(int peer) override;
   bool has_new() const override { return has_new_.load(); }
-  std::vector<NewLink> Take(Poller& poller) override;
+  std::vector<NewLink> Take() override;
+  int stream_count() const override { return options_.streams; }
 
  private:
   using Sockets = std::vector<FileDescriptor>;
@@ -67,7 +71,7 @@ class TcpLinks : public LinkSource {
   };
 
   TcpLinks(const TcpLinkOptions& options, const std::vector<int>& peers,
-           std::function<void()> on_new);
+           Poller& poller, std::function<void()> on_new);
 
   // The acceptor's thread.
   rendezvous::Admission Admit(const HandshakeParty& peer);
@@ -90,6 +94,7 @@ class TcpLinks : public LinkSource {
   bool IsGivenUp(int peer);
 
   const TcpLinkOptions options_;
+  Poller& poller_;
   const std::function<void()> on_new_;
   std::vector<std::string> addresses_;  // By rank; set by Start().
 

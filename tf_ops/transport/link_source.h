@@ -9,7 +9,6 @@
 
 #include "tf_ops/common/status.h"
 #include "tf_ops/transport/stream.h"
-#include "tf_ops/transport/tcp/poller.h"
 
 namespace ring_keras {
 
@@ -38,9 +37,11 @@ class LinkSource {
   // Whether Take() has something to give.
   virtual bool has_new() const = 0;
 
-  // Those that are new since the last call, each once; `poller` outlives them.
-  // Only the driver's.
-  virtual std::vector<NewLink> Take(Poller& poller) = 0;
+  // Those that are new since the last call, each once. Only the driver's.
+  virtual std::vector<NewLink> Take() = 0;
+
+  // How many streams each has.
+  virtual int stream_count() const = 0;
 };
 
 }  // namespace ring_keras

@@ -2,17 +2,28 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
+#include <ctime>
 
 namespace ring_keras {
+namespace {
+
+// Where nothing tells that something has come, a rank that waits looks again
+// after so long, and twice as long each time until something has.
+constexpr std::chrono::microseconds kShortestNap(50);
+constexpr std::chrono::microseconds kLongestNap(1000);
+
+}  // namespace
 
 Mesh::Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
-           std::unique_ptr<Segment> segment, std::unique_ptr<Poller> poller,
-           std::vector<MeshPeer> peers, std::vector<int> hosts)
+           std::unique_ptr<Segment> segment,
+           std::unique_ptr<Transport> transport, std::vector<MeshPeer> peers,
+           std::vector<int> hosts)
     : rank_(rank),
       doorbell_(std::move(doorbell)),
       segment_(std::move(segment)),
-      poller_(std::move(poller)),
+      transport_(std::move(transport)),
       peers_(std::move(peers)),
       hosts_(std::move(hosts)) {
   if (segment_ != nullptr) {
@@ -42,8 +53,12 @@ void Mesh::Forget(int peer) {
   if (links_ != nullptr) links_->Forget(peer);
 }
 
+void Mesh::Lose(int peer) {
+  if (transport_ != nullptr) transport_->Lose(peer);
+}
+
 void Mesh::TakeLinks() {
-  for (NewLink& link : links_->Take(*poller_)) {
+  for (NewLink& link : links_->Take()) {
     Pair& pair = *peers_[link.peer].pair;
     if (!link.failure.ok()) {
       pair.FailToConnect(link.failure, std::move(link.addresses));
@@ -57,13 +72,14 @@ void Mesh::TakeLinks() {
 
 bool Mesh::Pump() {
   if (links_ != nullptr && links_->has_new()) TakeLinks();
-  if (poller_ != nullptr) poller_->Collect();
+  if (transport_ != nullptr) transport_->Collect();
   bool moved = false;
   for (size_t i = 0; i < connected_.size(); ++i) moved |= connected_[i]->Pump();
   // What this rank has been told to pass on: it may have nothing more to do.
   if (links_ != nullptr && has_unsent()) {
     for (Pair* pair : connected_) pair->WriteQueued();
   }
+  if (moved) nap_ = {};
   return moved;
 }
 
@@ -86,15 +102,23 @@ void Mesh::Sleep(int timeout_ms, const std::function<bool()>& has_news) {
     // Pairs with the fence in RemoteDoorbell::RingIfSleeping.
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  if (!has_news()) {
-    pollfd waiting[] = {
-        {doorbell_->descriptor(), POLLIN, 0},
-        // Skipped when negative.
-        {poller_ != nullptr ? poller_->descriptor() : -1, POLLIN, 0}};
-    poll(waiting, 2, timeout_ms);
-    if (waiting[0].revents != 0) doorbell_->Clear();
-  }
+  if (!has_news()) Wait(timeout_ms);
   if (sleeping != nullptr) sleeping->store(0, std::memory_order_relaxed);
+}
+
+void Mesh::Wait(int timeout_ms) {
+  pollfd waiting[] = {
+      {doorbell_->descriptor(), POLLIN, 0},
+      // Skipped when negative.
+      {transport_ != nullptr ? transport_->descriptor() : -1, POLLIN, 0}};
+  if (transport_ == nullptr || waiting[1].fd >= 0) {
+    poll(waiting, 2, timeout_ms);
+  } else {
+    nap_ = std::clamp(2 * nap_, kShortestNap, kLongestNap);
+    const timespec nap = {0, std::chrono::nanoseconds(nap_).count()};
+    ppoll(waiting, 1, &nap, nullptr);
+  }
+  if (waiting[0].revents != 0) doorbell_->Clear();
 }
 
 }  // namespace ring_keras

@@ -4,9 +4,11 @@
 #define RING_KERAS_TRANSPORT_MESH_H_
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tf_ops/transport/link_source.h"
@@ -16,7 +18,7 @@
 #include "tf_ops/transport/shm/segment.h"
 #include "tf_ops/transport/shm/tensor_arena.h"
 #include "tf_ops/transport/shm/window.h"
-#include "tf_ops/transport/tcp/poller.h"
+#include "tf_ops/transport/transport.h"
 
 namespace ring_keras {
 
@@ -32,12 +34,12 @@ struct MeshPeer {
 
 class Mesh {
  public:
-  // `segment` may be null when no peer shares memory with this rank, `poller`
-  // when none is reached by TCP. `peers` is indexed by rank; the entry of this
-  // rank itself is empty. `hosts` gives each rank a number that the ranks with
-  // which it shares memory have too: the same numbers on every rank.
+  // `segment` may be null when no peer shares memory with this rank,
+  // `transport` when all do. `peers` is indexed by rank; the entry of this rank
+  // itself is empty. `hosts` gives each rank a number that the ranks with which
+  // it shares memory have too: the same numbers on every rank.
   Mesh(int rank, std::unique_ptr<Doorbell> doorbell,
-       std::unique_ptr<Segment> segment, std::unique_ptr<Poller> poller,
+       std::unique_ptr<Segment> segment, std::unique_ptr<Transport> transport,
        std::vector<MeshPeer> peers, std::vector<int> hosts);
 
   // From now on `links` makes the connections that pairs lack. Of ranks on
@@ -52,6 +54,8 @@ class Mesh {
   void Open(int peer);
   // `peer` has ended.
   void Forget(int peer);
+  // `peer` has died.
+  void Lose(int peer);
   // Of those that are made by a network.
   int connected_count() const { return connected_count_; }
 
@@ -59,6 +63,12 @@ class Mesh {
   int size() const { return static_cast<int>(peers_.size()); }
   int host_of(int rank) const { return hosts_[rank]; }
   Pair& pair(int peer) { return *peers_[peer].pair; }
+
+  // What reaches the ranks that share no memory with this one; empty: none
+  // does.
+  std::string transport_name() const {
+    return transport_ == nullptr ? "" : transport_->name();
+  }
 
   bool SharesMemoryWith(int peer) const {
     return peers_[peer].segment != nullptr;
@@ -105,6 +115,8 @@ class Mesh {
 
  private:
   void TakeLinks();
+  // Until one of the doorbell and the transport has something.
+  void Wait(int timeout_ms);
 
   int rank_;
   std::unique_ptr<Doorbell> doorbell_;
@@ -112,8 +124,9 @@ class Mesh {
   std::unique_ptr<WindowAllocator> windows_;
   std::shared_ptr<BufferAllocator> buffers_;
   TensorArena* own_tensors_ = nullptr;
-  std::unique_ptr<Poller> poller_;
-  std::atomic<int> unsent_{0};  // Streams that have something to take.
+  std::unique_ptr<Transport> transport_;
+  std::chrono::microseconds nap_{0};  // The last one; 0: something has come.
+  std::atomic<int> unsent_{0};        // Streams that have something to take.
   std::vector<MeshPeer> peers_;
   std::vector<int> hosts_;
   std::vector<Pair*> connected_;  // Those of peers_ that have their streams.

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tests/cpp/support/polled_transport.h"
 #include "tests/cpp/support/test.h"
 #include "tests/cpp/transport/transport_test_support.h"
 #include "tf_ops/collectives/communicator.h"
@@ -30,9 +31,10 @@ inline void Complete(Member& member, int rank, int size,
                      std::vector<MeshPeer> peers, std::vector<int> hosts) {
   std::vector<int> everyone(size);
   std::iota(everyone.begin(), everyone.end(), 0);
-  member.mesh = std::make_unique<Mesh>(rank, std::move(doorbell),
-                                       std::move(segment), std::move(poller),
-                                       std::move(peers), std::move(hosts));
+  member.mesh =
+      std::make_unique<Mesh>(rank, std::move(doorbell), std::move(segment),
+                             PolledTransport::Over(std::move(poller)),
+                             std::move(peers), std::move(hosts));
   member.communicator = std::make_unique<Communicator>(
       0, everyone, Tuning(), *member.mesh, member.scheduler);
 }

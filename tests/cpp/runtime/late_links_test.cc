@@ -330,17 +330,17 @@ TcpLinkOptions ImpatientOptions(int rank, const std::string& token) {
   return options;
 }
 
-std::unique_ptr<TcpLinks> OfRankOne(GatherOfTwo& store) {
+std::unique_ptr<TcpLinks> OfRankOne(GatherOfTwo& store, Poller& poller) {
   auto links = TcpLinks::Start(
-      ImpatientOptions(1, std::string(32, 't')), {0}, [] {}, store,
+      ImpatientOptions(1, std::string(32, 't')), {0}, poller, [] {}, store,
       Deadline::After(kSoonS));
   EXPECT_OK(links.status());
   return std::move(links.value());
 }
 
-NewLink Await(TcpLinks& links, Poller& poller) {
+NewLink Await(TcpLinks& links) {
   WaitFor([&] { return links.has_new(); });
-  std::vector<NewLink> taken = links.Take(poller);
+  std::vector<NewLink> taken = links.Take();
   EXPECT_EQ(taken.size(), 1u);
   return taken.empty() ? NewLink() : std::move(taken[0]);
 }
@@ -348,10 +348,10 @@ NewLink Await(TcpLinks& links, Poller& poller) {
 RING_TEST(WhoCannotBeReachedIsNamedWithBothAddresses) {
   const int port = PortOfNobody();
   GatherOfTwo store(StrCat("2 127.0.0.1 ", port));
-  const auto links = OfRankOne(store);
   const auto poller = std::move(Poller::Create().value());
+  const auto links = OfRankOne(store, *poller);
   links->Open(0);
-  const NewLink link = Await(*links, *poller);
+  const NewLink link = Await(*links);
   EXPECT_EQ(link.peer, 0);
   // Nobody need be waited for who would know more.
   EXPECT_EQ(link.failure.code(), StatusCode::kDeadlineExceeded);
@@ -361,8 +361,9 @@ RING_TEST(WhoCannotBeReachedIsNamedWithBothAddresses) {
 
 RING_TEST(AnotherNumberOfStreamsIsAnErrorOnEveryRank) {
   GatherOfTwo store("3 127.0.0.1 1");
+  const auto poller = std::move(Poller::Create().value());
   const auto links = TcpLinks::Start(
-      ImpatientOptions(1, std::string(32, 't')), {0}, [] {}, store,
+      ImpatientOptions(1, std::string(32, 't')), {0}, *poller, [] {}, store,
       Deadline::After(kSoonS));
   EXPECT_EQ(links.status().code(), StatusCode::kRankMismatch);
   EXPECT_TRUE(links.status().message().find("it is 3 on rank 0 and 2 on "

@@ -1,0 +1,193 @@
+"""MPI between hosts, with the MPIs that are here: ranks that their mpirun starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import run_ranks
+from support.engine_only import WITHOUT_TENSORFLOW, join
+from support.every_collective import every_collective, join_twice
+from support.job import light_environment
+from support.mpi import MPIS, Mpi
+from support.toy_transport import APART
+
+from ring_keras import _native
+
+
+@pytest.fixture(params=MPIS, ids=lambda mpi: mpi.folder)
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    found: Mpi = request.param
+    if found.library is None:
+        pytest.skip(
+            f"there is no {found.name}: benchmarks/make_environments.sh "
+            f"{found.folder} installs it, and RING_KERAS_PEERS says where it is"
+        )
+    return found
+
+
+def over(mpi: Mpi) -> dict[str, str]:
+    return WITHOUT_TENSORFLOW | APART | mpi.between_hosts()
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_every_collective_goes_over_it(mpi: Mpi, size: int) -> None:
+    results = run_ranks(every_collective, size, env=over(mpi))
+
+    for rank, reached in enumerate(results):
+        assert reached == ["self" if r == rank else "mpi" for r in range(size)]
+
+
+def test_ranks_of_one_host_share_memory_beside_it(mpi: Mpi) -> None:
+    env = [over(mpi) | {"RING_KERAS_HOST_NAME": f"host{r // 2}"} for r in range(3)]
+
+    results = run_ranks(every_collective, 3, env=env)
+
+    assert results[0] == ["self", "shm", "mpi"]
+    assert results[2] == ["mpi", "mpi", "self"]
+
+
+def test_a_job_may_begin_again(mpi: Mpi) -> None:
+    assert run_ranks(join_twice, 2, env=over(mpi)) == [[2, 2]] * 2
+
+
+def beside_mpi4py(packages: str, first: bool) -> list[float]:
+    """Both reduce in turn; mpi4py's messages and ours have the same processes."""
+    sys.path.append(packages)
+    if first:
+        from mpi4py import MPI
+    rank, size = join()
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    assert (world.rank, world.size) == (rank, size)
+    sums = []
+    for turn in range(20):
+        data = np.full(1 + 3_000 * turn, rank + turn, np.float32)
+        theirs = np.empty_like(data)
+        ticket = world.Iallreduce(data, theirs)
+        sums.append(float(_native.allreduce(data, "sum", f"ours {turn}")[-1]))
+        ticket.Wait()
+        sums.append(float(theirs[-1]))
+    return sums
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_mpi4py_works_beside_it(mpi: Mpi, first: bool) -> None:
+    packages = mpi.python_packages
+    if packages is None:
+        pytest.skip(f"there is no mpi4py beside {mpi.name}")
+
+    results = run_ranks(beside_mpi4py, 2, env=over(mpi), args=(str(packages), first))
+
+    assert results == [[2 * turn + 1 for turn in range(20) for _ in "ab"]] * 2
+
+
+def end_early() -> bool:
+    rank, _ = join()
+    _native.allreduce(np.ones(200_000, np.float32), "sum", "x")
+    if rank == 0:
+        raise ValueError("this rank has had enough")
+    with pytest.raises(RuntimeError, match=r"\[RK202\] rank 0"):
+        _native.allreduce(np.ones(200_000, np.float32), "sum", "y")
+    return True
+
+
+def test_a_rank_that_raises_is_named_and_all_end(mpi: Mpi) -> None:
+    gone, survivor = run_ranks(end_early, 2, env=over(mpi), check=False)
+
+    assert gone.exception_type == "ValueError", gone.describe()
+    assert survivor.ok, survivor.describe()
+
+
+JOIN = """
+import os, signal, sys
+number = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+os.environ["RING_KERAS_HOST_NAME"] = f"host{number}"
+sys.modules["tensorflow"] = None
+import numpy as np
+from ring_keras import _native
+from ring_keras.config import Config
+from ring_keras.schedulers import store_options
+config = Config.from_environment()
+def join():
+    _native.init(**config.init_options() | store_options(config))
+def total(count):
+    return _native.allreduce(np.ones(count, np.float32), "sum", "x")[0]
+join()
+rank, size, *_ = _native.topology()
+"""
+
+
+def run_by_mpirun(
+    mpi: Mpi, script: str, directory: Path
+) -> subprocess.CompletedProcess[str]:
+    """Runs `script` on two ranks, as a user does."""
+    assert mpi.bin_dir is not None
+    file = directory / "script.py"
+    file.write_text(JOIN + script)
+    variables = {"RING_KERAS_INIT_TIMEOUT_S": "40"} | mpi.between_hosts()
+    command = [str(mpi.bin_dir / "mpirun"), *mpi.on_one_host, "-np", "2"]
+    return subprocess.run(
+        [*command, sys.executable, str(file)],
+        env=light_environment() | mpi.environment() | variables,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+
+
+def test_mpirun_starts_a_job(mpi: Mpi, tmp_path: Path) -> None:
+    script = """
+first = total(300_000)
+_native.shutdown("to join once more")
+join()
+second = total(10)
+way = _native.transport_to(1 - rank)
+_native.shutdown("done")
+sys.stdout.write(f"{rank}: {first:g} {second:g} by {way}\\n")
+"""
+    finished = run_by_mpirun(mpi, script, tmp_path)
+
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == [
+        f"{rank}: 2 2 by mpi" for rank in range(2)
+    ]
+
+
+def test_a_killed_rank_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
+    script = """
+total(300_000)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+total(300_000)
+"""
+    finished = run_by_mpirun(mpi, script, tmp_path)
+
+    assert finished.returncode != 0
+
+
+def test_ranks_that_are_none_of_mpis_are_refused(mpi: Mpi) -> None:
+    env = {name: text for name, text in over(mpi).items() if name != "TESTS_MPI"}
+
+    outcomes = run_ranks(every_collective, 2, env=env, check=False)
+
+    said = [outcome.message for outcome in outcomes]
+    assert any(
+        "[RK151] rank" in text and "MPI has 1 processes" in text for text in said
+    )
+
+
+def test_without_an_mpi_it_says_what_to_install(tmp_path: Path) -> None:
+    env = {"RING_KERAS_TRANSPORT": "mpi"}
+    env["RING_KERAS_MPI_LIBRARY"] = str(tmp_path / "libmpi.so.12")
+
+    outcomes = run_ranks(every_collective, 1, env=WITHOUT_TENSORFLOW | env, check=False)
+
+    assert "[RK150] RING_KERAS_TRANSPORT=mpi needs an MPI" in outcomes[0].message
+    assert "RING_KERAS_MPI_LIBRARY" in outcomes[0].message

@@ -1,0 +1,90 @@
+// A Stream over MPI's messages.
+//
+// What is written goes as messages of one tag, in memory of the stream's own;
+// some receives are always posted, so that those messages find their place at
+// once. When all places of a receiver are full, MPI makes its sender wait. An
+// empty message is the end.
+#ifndef RING_KERAS_TRANSPORT_MPI_MPI_STREAM_H_
+#define RING_KERAS_TRANSPORT_MPI_MPI_STREAM_H_
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tf_ops/transport/mpi/process.h"
+#include "tf_ops/transport/stream.h"
+
+namespace ring_keras {
+
+class MpiStream : public Stream {
+ public:
+  // To the process `peer` of MPI's; `process` outlives the stream. Both ends
+  // have the same `tag`.
+  MpiStream(mpi::Process& process, int peer, int tag);
+  ~MpiStream() override;
+
+  ssize_t TryWrite(const void* data, size_t nbytes) override {
+    const iovec part = {const_cast<void*>(data), nbytes};
+    return TryGather(&part, 1);
+  }
+  ssize_t TryRead(void* data, size_t nbytes) override {
+    const iovec part = {data, nbytes};
+    return TryScatter(&part, 1);
+  }
+  ssize_t TryGather(const iovec* parts, int part_count) override;
+  ssize_t TryScatter(const iovec* parts, int part_count) override;
+  bool Advance() override { return under_way_ > 0 && EndSends(); }
+  // A message may need this process's calls until it has left.
+  bool holds_back() const override { return !delivered(); }
+  Status end() const override { return end_; }
+  std::pair<std::string, std::string> addresses() const override;
+  SentTraffic sent() const override;
+  bool delivered() const override { return under_way_ == 0 || !end_.ok(); }
+  void CloseForWriting() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr size_t kPieces = 4;
+  // Large enough that a message's own cost does not matter.
+  static constexpr size_t kPieceBytes = 256 << 10;
+
+  // A message, and its memory.
+  struct Piece {
+    std::unique_ptr<char[]> memory{new char[kPieceBytes]};
+    mpi::Request request;
+    size_t nbytes = 0;
+    bool under_way = false;
+  };
+
+  Status PostReceive(Piece& piece);
+  // Takes note of sends that have ended; whether one has.
+  bool EndSends();
+  void Fail(int error);
+  void LetGo(Piece& piece, bool cancel);
+
+  mpi::Process& process_;
+  mpi::Calls& calls_;
+  const int peer_;
+  const int tag_;
+  Status end_;
+
+  std::array<Piece, kPieces> outgoing_;
+  size_t first_sent_ = 0;  // Of those under way.
+  size_t under_way_ = 0;
+  mpi::Request last_;  // The empty message.
+  bool finished_ = false;
+  uint64_t sent_nbytes_ = 0;
+  Clock::duration busy_{0};
+  Clock::time_point busy_since_;
+
+  std::array<Piece, kPieces> incoming_;
+  size_t next_read_ = 0;
+  size_t read_nbytes_ = 0;  // Of it.
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_TRANSPORT_MPI_MPI_STREAM_H_
