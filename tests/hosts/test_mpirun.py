@@ -45,10 +45,7 @@ sys.stdout.write(f"rank {rank} of {size}, {place}: {first:g} {second:g}\\n")
 def mpi(request: pytest.FixtureRequest) -> Mpi:
     found: Mpi = request.param
     if found.bin_dir is None:
-        pytest.skip(
-            f"there is no {found.name}: benchmarks/make_environments.sh "
-            f"{found.folder} installs it, and RING_KERAS_PEERS says where it is"
-        )
+        pytest.skip(found.missing)
     return found
 
 

@@ -54,6 +54,14 @@ class Mpi:
         }
 
     @property
+    def missing(self) -> str:
+        """What a test says that is skipped, as it is not here."""
+        return (
+            f"there is no {self.name}: benchmarks/make_environments.sh "
+            f"{self.folder} installs it, and RING_KERAS_PEERS says where it is"
+        )
+
+    @property
     def library(self) -> Path | None:
         """Where its libmpi is."""
         if self.bin_dir is None:

@@ -22,10 +22,7 @@ from ring_keras import _native
 def mpi(request: pytest.FixtureRequest) -> Mpi:
     found: Mpi = request.param
     if found.library is None:
-        pytest.skip(
-            f"there is no {found.name}: benchmarks/make_environments.sh "
-            f"{found.folder} installs it, and RING_KERAS_PEERS says where it is"
-        )
+        pytest.skip(found.missing)
     return found
 
 
