@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -46,6 +47,8 @@ def main(path: str) -> int:
         for descriptor in (stdin, stdout, stderr, done):
             os.close(descriptor)
         os.set_inheritable(status, False)
+        # Some mpiruns end doors as soon as MPI has ended in all ranks.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         harness.send(str(rank.pid).encode())
         code = rank.wait()
         os.write(status, STATUS.pack(-code if code < 0 else code << 8))

@@ -13,16 +13,21 @@ MpiStream::MpiStream(mpi::Process& process, int peer, int tag)
 }
 
 MpiStream::~MpiStream() {
-  for (Piece& piece : incoming_) LetGo(piece, true);
-  for (Piece& piece : outgoing_) LetGo(piece, false);
-  if (finished_) process_.Keep(last_, nullptr);
+  using Kind = mpi::Process::Kind;
+  for (size_t i = 0; i < kPieces; ++i) {
+    Piece& piece = incoming_[i];
+    // The next one may still take the peer's last message.
+    if (i != next_read_ && piece.under_way) calls_.Cancel(&piece.request);
+    LetGo(Kind::kReceive, piece);
+  }
+  for (Piece& piece : outgoing_) LetGo(Kind::kSend, piece);
+  if (finished_) process_.Keep(Kind::kSend, last_, nullptr);
   (void)process_.Sweep();
 }
 
-void MpiStream::LetGo(Piece& piece, bool cancel) {
+void MpiStream::LetGo(mpi::Process::Kind kind, Piece& piece) {
   if (!piece.under_way) return;
-  if (cancel) calls_.Cancel(&piece.request);
-  process_.Keep(piece.request, std::move(piece.memory));
+  process_.Keep(kind, piece.request, std::move(piece.memory));
 }
 
 Status MpiStream::PostReceive(Piece& piece) {

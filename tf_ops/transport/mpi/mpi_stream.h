@@ -47,9 +47,10 @@ class MpiStream : public Stream {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr size_t kPieces = 4;
-  // Large enough that a message's own cost does not matter.
-  static constexpr size_t kPieceBytes = 256 << 10;
+  static constexpr size_t kPieces = 8;
+  // Large enough that a message's own cost does not matter, small enough that
+  // its bytes stay in a core's cache from one copy to the next.
+  static constexpr size_t kPieceBytes = 64 << 10;
 
   // A message, and its memory.
   struct Piece {
@@ -63,7 +64,7 @@ class MpiStream : public Stream {
   // Takes note of sends that have ended; whether one has.
   bool EndSends();
   void Fail(int error);
-  void LetGo(Piece& piece, bool cancel);
+  void LetGo(mpi::Process::Kind kind, Piece& piece);
 
   mpi::Process& process_;
   mpi::Calls& calls_;

@@ -13,6 +13,10 @@ namespace {
 // Between looks at whether all processes have the communicator.
 constexpr std::chrono::milliseconds kLookInterval(1);
 
+// How long the end of the process waits for what peers may still say: some MPIs
+// warn of messages that nobody has taken.
+constexpr double kLastWordsS = 0.5;
+
 // It is never destroyed: MPI is needed until the process ends.
 std::atomic<Process*> running{nullptr};
 
@@ -74,8 +78,15 @@ void Process::End() {
   // In a forked child it is its parent's. What is still under way may be for
   // somebody who is gone.
   if (!process.owner_.IsThis() || process.lost_peer_) return;
-  if (process.calls_->IsFinalized() || process.Sweep()) return;
-  process.calls_->Finalize();
+  if (process.calls_->IsFinalized()) return;
+  const Deadline soon = Deadline::After(kLastWordsS);
+  while (process.Sweep() && !soon.Expired()) {
+    std::this_thread::sleep_for(kLookInterval);
+  }
+  for (Kept& kept : process.kept_) {
+    if (kept.kind == Kind::kReceive) process.calls_->Cancel(&kept.request);
+  }
+  if (!process.Sweep()) process.calls_->Finalize();
 }
 
 Status Process::MakeCommunicator(Store& store, Deadline deadline) {
@@ -107,8 +118,9 @@ Status Process::MakeCommunicator(Store& store, Deadline deadline) {
   return Status::Ok();
 }
 
-void Process::Keep(const Request& request, std::unique_ptr<char[]> memory) {
-  kept_.push_back({request, std::move(memory)});
+void Process::Keep(Kind kind, const Request& request,
+                   std::unique_ptr<char[]> memory) {
+  kept_.push_back({kind, request, std::move(memory)});
 }
 
 bool Process::Sweep() {

@@ -35,12 +35,14 @@ class Process {
   void LosePeer() { lost_peer_ = true; }
 
   // Keeps the memory of a message until it is done.
-  void Keep(const Request& request, std::unique_ptr<char[]> memory);
+  enum class Kind { kSend, kReceive };
+  void Keep(Kind kind, const Request& request, std::unique_ptr<char[]> memory);
   // Lets go of those that are; whether any is left.
   bool Sweep();
 
  private:
   struct Kept {
+    Kind kind;
     Request request;
     std::unique_ptr<char[]> memory;
   };
