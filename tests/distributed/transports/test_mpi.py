@@ -120,13 +120,15 @@ rank, size, *_ = _native.topology()
 
 
 def run_by_mpirun(
-    mpi: Mpi, script: str, directory: Path
+    mpi: Mpi, script: str, directory: Path, library: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs `script` on two ranks, as a user does."""
     assert mpi.bin_dir is not None
     file = directory / "script.py"
     file.write_text(JOIN + script)
     variables = {"RING_KERAS_INIT_TIMEOUT_S": "40"} | mpi.between_hosts()
+    if library is not None:
+        variables["RING_KERAS_MPI_LIBRARY"] = str(library)
     command = [str(mpi.bin_dir / "mpirun"), *mpi.on_one_host, "-np", "2"]
     return subprocess.run(
         [*command, sys.executable, str(file)],
@@ -155,6 +157,22 @@ sys.stdout.write(f"{rank}: {first:g} {second:g} by {way}\\n")
     assert sorted(finished.stdout.splitlines()) == [
         f"{rank}: 2 2 by mpi" for rank in range(2)
     ]
+
+
+def test_the_standard_interface_of_mpi_5(mpi: Mpi, tmp_path: Path) -> None:
+    assert mpi.library is not None
+    library = mpi.library.with_name("libmpi_abi.so.1")
+    if not library.exists():
+        pytest.skip(f"{mpi.name} has no {library.name} here")
+    script = """
+sum = total(300_000)
+_native.shutdown("done")
+sys.stdout.write(f"{sum:g}\\n")
+"""
+    finished = run_by_mpirun(mpi, script, tmp_path, library)
+
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == ["2", "2"]
 
 
 def test_a_killed_rank_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
