@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ring_keras.config.errors import ConfigError
-from ring_keras.config.mpi import start_mpi
 from ring_keras.config.openssl import share_openssl
 from ring_keras.config.readers import (
     ADDRESS,
@@ -333,7 +332,7 @@ class Config:
         return config
 
     def init_options(self) -> dict[str, Any]:
-        """Keyword arguments for `_native.init`; reads the token file, begins MPI.
+        """Keyword arguments for `_native.init`; reads the token file.
 
         Raises:
             ConfigError: If the token file is missing, open to others, or holds
@@ -362,8 +361,6 @@ class Config:
         }
         if self.encrypt:
             share_openssl()
-        if self.transport == "mpi":
-            start_mpi(self.mpi_library or "")
         # One rank may run in a job too, and then its store may want to see it.
         if self.token_file is not None:
             if self.store_address is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from ring_keras import _native
 from ring_keras.config import Config, ConfigError, ScheduledRank, scheduled_rank
 from ring_keras.schedulers.addresses import own_address
 from ring_keras.schedulers.card_file import CardFile, path_of_card
@@ -30,6 +32,9 @@ _found: tuple[ScheduledRank, StoreCard] | None = None
 def store_options(config: Config) -> dict[str, Any]:
     """What `_native.init` must know of a job whose ranks a scheduler has started.
 
+    Begins MPI, if that is what carries between hosts and nobody has: of a process that
+    mpirun has started it asks who the others are, which may be asked once.
+
     Returns:
         Keyword arguments that take the place of those of `config.init_options()`;
         empty if this process is alone, or if a launcher has said everything.
@@ -40,6 +45,10 @@ def store_options(config: Config) -> dict[str, Any]:
         CollectiveTimeoutError: If rank 0 has not come in time.
     """
     global _found
+    if config.transport == "mpi":
+        # One that is loaded, or that pip has installed, comes before the system's.
+        folder = str(Path(sys.prefix) / "lib")
+        _native.start_mpi(config.mpi_library or "", folder)
     if _found is None:
         own = scheduled_rank()
         if own is None or own.size == 1:
