@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ring_keras.config import ConfigError, read_token, split_address
-from ring_keras.launch.connection import tls_buffer
+from ring_keras.launch.connection import BEYOND_HEARTBEAT_S, tls_buffer
 from ring_keras.launch.frames import FrameReader, Output, ProtocolError, encode
 from ring_keras.launch.secret_proof import CALLED, CALLER, SecretProof, answer_to
 
@@ -60,9 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 tls, said = _meet(peer, token)
             except ConnectionError:
                 raise ProtocolError(_NOT_TAKEN) from None
-            if _pass_on(peer, tls, said):
-                return 0
-        return LINE_LOST if _answers(*place) else 0
+            silent_s = _pass_on(peer, tls, said)
+        if silent_s is None:
+            return 0
+        if DOOR in kind:
+            return LINE_LOST if _answers(*place) else 0
+        # Who waits for calls is there without this agent, too.
+        return LINE_LOST if silent_s > BEYOND_HEARTBEAT_S else 0
     except (ConfigError, OSError, ProtocolError, ValueError) as error:
         print(f"the agent at {address}: {error}", file=sys.stderr)
         return 1
@@ -113,25 +117,37 @@ def _meet(peer: socket.socket, token: bytes) -> tuple[_native.TlsBuffer, bytes]:
     raise ProtocolError(_NOT_TAKEN)
 
 
-def _pass_on(peer: socket.socket, tls: _native.TlsBuffer, said: bytes) -> bool:
-    """Until one side ends; whether it is this one."""
+def _pass_on(peer: socket.socket, tls: _native.TlsBuffer, said: bytes) -> float | None:
+    """Until one side ends.
+
+    Returns:
+        For how many seconds the launcher had said nothing when the agent closed the
+        line; None: the launcher has ended it.
+    """
     _write(said)
+    heard_at = _now()
     while True:
         readable, _, _ = select.select([0, peer.fileno()], [], [])
         if 0 in readable:
             data = os.read(0, _NBYTES)
             if not data:  # The launcher has ended, or has done with it.
-                return True
+                return None
+            heard_at = _now()
             tls.push(data)
         if peer.fileno() in readable:
             try:
                 data = peer.recv(_NBYTES)
             except ConnectionResetError:  # By a process that had not read all.
                 data = b""
-            if not data:
-                return False  # With its last word it has said how it ended.
+            if not data:  # With its last word it has said how it ended.
+                return _now() - heard_at
             _write(tls.take(data))
         peer.sendall(tls.outgoing())
+
+
+def _now() -> float:
+    """Also while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _answers(host: str, port: int) -> bool:

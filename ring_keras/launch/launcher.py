@@ -140,8 +140,10 @@ class Launcher:
             if self._members is not None:
                 self._members.close()
         exit_code, message = self._conclude()
-        if exit_code == 0 and self._unheard:
-            exit_code, message = 1, self._how_to_end_unheard()
+        if self._unheard:
+            if message is not None:
+                say(message)
+            exit_code, message = exit_code or 1, self._how_to_end_unheard()
         if self._superseded is not None:
             problem = self._superseded
         if problem is not None and (self._interrupt is None or self._leaves_ranks):
@@ -413,9 +415,9 @@ class Launcher:
         return (
             f"[RK827] the ranks of the agents that are there have ended. There was no "
             f"word from host {self._unheard}, which may have others: they end by "
-            f"themselves within {self._options.kept_s:g} s, if no launcher comes. To "
-            f"end them sooner, `ringrun --take-over {tenure.path} --end` once it is "
-            "reached; the card is still there"
+            f"themselves within {self._options.kept_s:g} s of when they were cut off, "
+            f"if no launcher comes. To end them sooner, `ringrun --take-over "
+            f"{tenure.path} --end` once it is reached; the card is still there"
         )
 
     def _note_broken_output(self) -> None:

@@ -147,7 +147,7 @@ def check(
         )
     given = sys.argv[1:] if arguments is None else arguments
     card = Card(
-        arguments=[*_from_scheduler(options, hosts), *given],
+        arguments=_with_allocation(given, options, hosts),
         directory=str(Path.cwd()),
         environment={**inherited_environment(), **added},
         path=str(path),
@@ -161,10 +161,23 @@ def check(
     return Tenure(card, path, taken_over=False)
 
 
+def _with_allocation(
+    given: Sequence[str], options: argparse.Namespace, hosts: Sequence[Host] | None
+) -> list[str]:
+    """The command line, and what a scheduler has said; none need ask it again.
+
+    In front of the command, and behind what it stands for, such as `-np auto`.
+    """
+    place = len(given) - len(options.command)
+    if given[place - 1 : place] == ["--"]:
+        place -= 1
+    return [*given[:place], *_from_scheduler(options, hosts), *given[place:]]
+
+
 def _from_scheduler(
     options: argparse.Namespace, hosts: Sequence[Host] | None
 ) -> list[str]:
-    """Options that say what no option has said; no other launcher need ask for it."""
+    """Options that say what no option has said, or `auto`."""
     if options.allocation is None:
         return []
     if hosts is None:
