@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any
 
@@ -88,6 +89,7 @@ def require_tensorflow(what: str, instead: str = "") -> None:
     )
 
 
+@functools.cache
 def stand_in(what: str, instead: str) -> type[Any]:
     """A class that nobody can make anything of, so that programs may import its name.
 

@@ -83,9 +83,7 @@ class CallbacksSide(FitSide):
             _known_fit(callback, callback.model)
 
     def step_rates(self, rule: Rule) -> StepRates:  # noqa: D102  As in FitSide.
-        ranks_fit = _known_fit(rule, rule.model)
-        if ranks_fit is not None:
-            ranks_fit.rules.append(type(rule).__name__)
+        _known_fit(rule, rule.model)
         return framework().rates(rule)
 
 
@@ -102,7 +100,9 @@ def _known_fit(callback: Any, model: keras.Model) -> RanksFit | None:
             raise RingKerasError(
                 f"[RK357] ring_keras.callbacks.{type(callback).__name__} was made in "
                 "the very call of fit() or evaluate() that has it, which Python had "
-                "looked up before ring_keras could see to it. Import Keras before "
-                "ring_keras.init(), or make the callback in a line before that call."
+                "looked up before ring_keras could see to it, or something else than "
+                "these calls it. Import Keras before ring_keras.init(), or make the "
+                "callback in a line before that call. In a loop of your own set the "
+                "learning rate yourself."
             )
     return ranks_fit

@@ -19,6 +19,7 @@ from ring_keras.backends.common.early_fits import replace_methods
 from ring_keras.backends.common.evaluation import reporting_all
 from ring_keras.backends.common.framework import framework
 from ring_keras.backends.common.hook import (
+    GradientHook,
     hooks_of,
     hooks_within,
     process_set_of,
@@ -26,7 +27,6 @@ from ring_keras.backends.common.hook import (
 )
 from ring_keras.backends.common.listed_callbacks import (
     Callbacks,
-    adopt_optimizers,
     listed,
     meets,
     taken,
@@ -34,7 +34,9 @@ from ring_keras.backends.common.listed_callbacks import (
     writer_of,
 )
 from ring_keras.backends.common.ranks_fit import RanksFit
+from ring_keras.backends.common.reducer import Options
 from ring_keras.backends.common.step import current_step
+from ring_keras.callbacks.distributed import any_says
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
@@ -48,6 +50,7 @@ from ring_keras.training.calls_under_way import (
 )
 from ring_keras.training.told_errors import is_known, note_told
 from ring_keras.values.objects import allgather_object
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["note_divided", "prepare_fits"]
 
@@ -152,7 +155,7 @@ def _ranks_of(model: keras.Model, callbacks: Callbacks = ()) -> ProcessSet | Non
             callback, and there is no job.
     """
     internals.build_awaited_optimizers(model)
-    adopt_optimizers(model, callbacks)
+    _adopt_optimizers(model, callbacks)
     if not hooks_of(model) and not meets(callbacks, "fit"):
         return None
     current_job()  # Its first step would raise, and leave no weights on JAX.
@@ -164,6 +167,17 @@ def note_divided() -> None:
     """Ranks of the job have parts of some data: none should train alone."""
     prepare_fits()
     _divided.of(current_job())["by shard"] = True
+
+
+def _adopt_optimizers(model: keras.Model, callbacks: Callbacks) -> None:
+    """Those that are not distributed become so, if a callback is there for that."""
+    if not any_says(callbacks, "adopts_optimizers"):
+        return
+    current_job()  # Or they would be of none, in the next call too.
+    options = Options(ReduceOp.AVERAGE, process_set_of(model), None, None)
+    for optimizer in internals.innermost_optimizers(model):
+        if GradientHook.of(optimizer) is None:
+            framework().hook(optimizer, options).install()
 
 
 def _warn_of_lone_training(model: keras.Model) -> None:

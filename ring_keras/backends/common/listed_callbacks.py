@@ -8,18 +8,14 @@ from typing import Any
 
 import keras
 
-from ring_keras import keras_internals as internals
-from ring_keras.backends.common.framework import framework
-from ring_keras.backends.common.hook import GradientHook, process_set_of
-from ring_keras.backends.common.reducer import Options
-from ring_keras.callbacks.distributed import Distributed, any_says
+from ring_keras.backends.common.hook import process_set_of
+from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
+from ring_keras.callbacks.distributed import Distributed
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
 from ring_keras.job.job import current_job
-from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = [
     "Callbacks",
-    "adopt_optimizers",
     "listed",
     "meets",
     "taken",
@@ -46,16 +42,6 @@ def meets(callbacks: Callbacks, method: str) -> bool:
     )
 
 
-def adopt_optimizers(model: keras.Model, callbacks: Callbacks) -> None:
-    """Those that are not distributed become so, if a callback is there for that."""
-    if not any_says(callbacks, "adopts_optimizers"):
-        return
-    options = Options(ReduceOp.AVERAGE, process_set_of(model), None, None)
-    for optimizer in internals.innermost_optimizers(model):
-        if GradientHook.of(optimizer) is None:
-            framework().hook(optimizer, options).install()
-
-
 def with_parts(callbacks: Callbacks, model: keras.Model) -> Callbacks:
     """These, and behind a `Distributed` what it adds, but what `fit` does anyway."""
     distributed = _distributed(callbacks)
@@ -74,10 +60,14 @@ def with_parts(callbacks: Callbacks, model: keras.Model) -> Callbacks:
 
 
 def writer_of(callbacks: Callbacks, ranks: Sequence[int]) -> int:
-    """The one of these ranks that writes a file of all."""
-    distributed = _distributed(callbacks)
-    root = None if distributed is None else distributed.root_rank
-    return ranks[0] if root is None else root
+    """The one of these ranks that writes a file of all, and reads it: the root."""
+    roots = [
+        one.root_rank
+        for one in callbacks
+        if isinstance(one, (BroadcastGlobalVariables, Distributed))
+        and one.root_rank is not None
+    ]
+    return roots[0] if roots else ranks[0]
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from ring_keras.backends.common.hook import (
 from ring_keras.backends.common.join import is_joined
 from ring_keras.backends.common.joined_batches import JoinedBatches
 from ring_keras.backends.common.joined_tests import JoinedTests
+from ring_keras.backends.common.listed_callbacks import listed, meets
 from ring_keras.backends.common.same_data import (
     compare_first_batches,
     warn_of_same_data,
@@ -80,8 +81,11 @@ class RanksFit(keras.callbacks.Callback):
         self.agreement = EpochAgreement(
             model, process_set, lambda: False, counts_steps=True
         )
-        self.rules: list[str] = []
-        """The callbacks that set learning rates, on all ranks the same."""
+        own = listed(given["callbacks"])
+        self._meeting = sorted(type(one).__name__ for one in own if meets([one], "fit"))
+        self._has_backup = any(
+            isinstance(one, keras.callbacks.BackupAndRestore) for one in own
+        )
         self.must_report_all = False
         """Whether a callback wants all ranks to validate, or none."""
         self._root = 0
@@ -195,6 +199,15 @@ class RanksFit(keras.callbacks.Callback):
         """
         self._root = self._process_set.position_of(root_rank)
         self._local_keys = local_keys
+        trained = any(map(self._is_local, self._trained.trainable_variables))
+        if trained or (local_keys and self._has_backup):
+            backend = keras_backend().name
+            of_which = "that an optimizer trains" if trained else "and a backup"
+            raise RingKerasError(
+                f"[RK660] BroadcastGlobalVariables(local_variables=...) {of_which} is "
+                f"not there yet with Keras's back end {backend}: set "
+                "KERAS_BACKEND=tensorflow."
+            )
 
     def _is_local(self, variable: Any) -> bool:
         return internals.variable_key(variable) in self._local_keys
@@ -325,7 +338,7 @@ class RanksFit(keras.callbacks.Callback):
                 [hook.described() for hook in hooks_of(model)],
                 "optimizers, with the same options",
             ),
-            ("callbacks", sorted(self.rules), "callbacks of ring_keras in fit()"),
+            ("callbacks", self._meeting, "callbacks of ring_keras in fit()"),
         ]
         calls = allgather_object(
             [
@@ -391,7 +404,7 @@ class RanksFit(keras.callbacks.Callback):
         keep_own_accumulated(model, self._root, "fit/accumulated", self._process_set)
         take_first_ranks(unique, "fit/state", self._process_set, root=self._root)
         self.take_modules_state()
-        if epochs[self._root]:
+        if len(set(epochs)) > 1 or epochs[self._root]:
             internals.set_initial_epoch(model, epochs[self._root])
         for hook in hooks_of(model):
             hook.begun_alike(model.weights)
