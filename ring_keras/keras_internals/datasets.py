@@ -83,10 +83,10 @@ def shuffle_seeds(dataset: tf.data.Dataset) -> tuple[int, int] | None:
 
 def reshuffles(dataset: tf.data.Dataset) -> bool:
     """Whether it is one of these, and has another order in each pass."""
+    again = {SHUFFLE_DATASET: SHUFFLE_AGAIN, RANDOM_DATASET: RANDOM_AGAIN}
     return any(
         type(one).__name__ == SHUFFLE_AND_REPEAT_DATASET
-        or getattr(one, SHUFFLE_AGAIN, False)
-        or getattr(one, RANDOM_AGAIN, False)
+        or bool(private(one, again[type(one).__name__]))
         for one in _drawing(dataset)
     )
 
