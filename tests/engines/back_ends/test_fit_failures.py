@@ -316,7 +316,7 @@ def loop_worker():
     alone = message_of(lambda: ring.DistributedOptimizer("sgd", shard_state=True))
     others = message_of(lambda: ring.DistributedOptimizer(model.optimizer, op="sum"))
     unknown = message_of(lambda: ring.DistributedOptimizer("sgd", sharded=True))
-    callbacks = message_of(lambda: ring.callbacks.Elastic)
+    callbacks = message_of(lambda: ring.callbacks.Elastic())
     return trained, differs, alone, others, unknown, callbacks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.back_ends import begin, needs_back_end, ranks
+from support.back_ends import BACK_END, begin, needs_back_end, ranks
 
 needs_back_end()
 
@@ -147,6 +147,34 @@ def test_train_on_batch_is_that_of_one_process(reduction):
     for weights in ranks(on_batch_worker, 2, reduction, False):
         for one, other in zip(weights, alone, strict=True):
             np.testing.assert_allclose(one, other, **CLOSE)
+
+
+def added_worker(steps):
+    """A summed loss, and one that a layer adds in the forward pass alone."""
+    ring = begin()
+    import keras
+
+    class Adds(keras.layers.Layer):
+        def call(self, inputs):
+            self.add_loss(keras.ops.mean(keras.ops.square(inputs)))
+            return inputs
+
+    x, y = own_data(ring)
+    model = keras.Sequential([keras.Input((4,)), Adds(), keras.layers.Dense(1)])
+    compiled(ring, model, keras, keras.losses.MeanSquaredError(reduction="sum"))
+    before = weights_of(model)
+    with pytest.raises(ring.RingKerasError) as caught:
+        for _ in range(steps):
+            model.train_on_batch(x[:BATCH], y[:BATCH])
+    return str(caught.value), before, weights_of(model)
+
+
+def test_what_layers_add_beside_such_a_loss_is_refused_before_the_first_update():
+    on_jax = BACK_END == "jax"  # Whose failed step leaves no weights.
+    for text, before, after in ranks(added_worker, 2, 1):
+        assert text.startswith("[RK603]"), text
+        if not on_jax:
+            assert_equal(before, after)
 
 
 def beside_worker(reduction):

@@ -359,7 +359,7 @@ def errors_worker():
     note(lambda: ring_jax.reducescatter(jnp.ones(3)))
     note(lambda: ring_jax.allreduce(jnp.ones(3, int)))
     note(lambda: ring_jax.broadcast(jnp.ones(3), 7))
-    note(lambda: ring.callbacks.Elastic)
+    note(lambda: ring.callbacks.Elastic())
     found.append(("value", str(float(compiled(jnp.full(5, 1.0 + rank))[0]))))
     if rank == 1:
         ring.shutdown()
