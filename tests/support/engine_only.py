@@ -18,9 +18,11 @@ def join() -> tuple[int, int]:
     begins with the name of the class that they would have.
     """
     from ring_keras.config import Config
+    from ring_keras.schedulers import store_options
 
     sys.modules["tensorflow"] = None  # type: ignore[assignment]
-    _native.init(**Config.from_environment().init_options())
+    config = Config.from_environment()
+    _native.init(**config.init_options() | store_options(config))
     atexit.register(_native.shutdown, "the test ended")
     return rank_and_size()
 

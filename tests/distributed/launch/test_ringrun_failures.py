@@ -242,7 +242,7 @@ def test_a_command_that_cannot_be_executed(ringrun, tmp_path):
         (["-np", "1", "--grace-period", "-1", "true"], 2, "number of seconds, not -1"),
         (["-np", "1", "-x", "=1", "true"], 2, "must be NAME=VALUE or NAME, not =1"),
         (["-np", "1", "-x", "RING_KERAS_RANK=1", "true"], 2, "for ringrun itself"),
-        (["-np", "1", "--transport", "x", "true"], 2, "one of auto, tcp"),
+        (["-np", "1", "--transport", "x", "true"], 2, "must be auto, tcp, mpi, or"),
         (["-np", "1", "--start-timeout", "x", "true"], 2, "RING_KERAS_INIT_TIMEOUT_S"),
         (["-np", "1", "--output-dir", "/dev/null/x", "true"], 2, "Not a directory"),
         (["-np", "1", "--no-such-option", "true"], 2, "--no-such-option"),
