@@ -38,6 +38,7 @@ from .models import reduction_axes as reduction_axes
 from .models import seed_states as seed_states
 from .models import set_initial_epoch as set_initial_epoch
 from .models import set_train_function as set_train_function
+from .models import spectral_vectors as spectral_vectors
 from .models import synchronized_statistics as synchronized_statistics
 from .models import train_function as train_function
 from .names import ADAM_MOMENTUM as ADAM_MOMENTUM

@@ -30,6 +30,7 @@ __all__ = [
     "seed_states",
     "set_initial_epoch",
     "set_train_function",
+    "spectral_vectors",
     "synchronized_statistics",
     "train_function",
 ]
@@ -58,6 +59,15 @@ def synchronized_statistics(model: keras.Model) -> list[keras.Variable]:
         for layer in batch_normalizations(model)
         if getattr(layer, "synchronized", False)  # Older Keras has no such argument.
         for variable in layer.non_trainable_variables
+    ]
+
+
+def spectral_vectors(model: keras.Model) -> list[keras.Variable]:
+    """What `SpectralNormalization` keeps, which follows from the weights alone."""
+    return [
+        layer.vector_u
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.SpectralNormalization) and layer.built
     ]
 
 

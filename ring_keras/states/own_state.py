@@ -15,10 +15,12 @@ def own_state(model: keras.Model) -> list[Any]:
     """Moving statistics, seeds, metrics, and what else layers keep of their batches.
 
     Without moving statistics that all ranks have in common: those are of all batches.
-    And without frozen weights: what changes them follows the trained ones.
+    And without what follows the trained weights: frozen ones that a step changes, and
+    the vectors of spectral normalization.
     """
     common = [
         *internals.synchronized_statistics(model),
+        *internals.spectral_vectors(model),
         *internals.frozen_weights(model),
     ]
     ids = set(map(id, common))

@@ -94,9 +94,10 @@ class TorchFit(RanksFit):
 def _undone(model: keras.Model) -> Iterator[None]:
     """What a step changes in it, this rank's own state and numbers, is as before."""
     values = [variable.value for variable in own_state(model)]
-    kept = [(one, one.detach().clone()) for one in (*values, *buffers_of(model))]
+    kept = [one.detach().clone() for one in (*values, *buffers_of(model))]
     with torch.random.fork_rng(devices=[]):
         yield
     with torch.no_grad():
-        for one, before in kept:
+        # Buffers may be other tensors by now, in their places.
+        for one, before in zip((*values, *buffers_of(model)), kept, strict=True):
             one.copy_(before)

@@ -14,7 +14,8 @@ def test_it_is_what_layers_keep_of_their_batches():
         keras.layers.BatchNormalization(synchronized=flag) for flag in (False, True)
     )
     dropout = keras.layers.Dropout(0.5)
-    layers = [frozen, own, common, dropout, keras.layers.Dense(1)]
+    spectral = keras.layers.SpectralNormalization(keras.layers.Dense(2))
+    layers = [frozen, own, common, dropout, spectral, keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((2,)), *layers])
     model.compile("sgd", "mse")
 
