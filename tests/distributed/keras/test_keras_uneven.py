@@ -290,6 +290,25 @@ class TapeModel(keras.Model):
         return {"loss": loss}
 
 
+def spectral_worker():
+    """Its kernel follows from a vector that each step makes of the kernel."""
+    rows = (12, 48)[ring.rank()]
+    x = np.random.default_rng(ring.rank()).normal(size=(rows, 6)).astype("float32")
+    keras.utils.set_random_seed(1)
+    dense = keras.layers.SpectralNormalization(keras.layers.Dense(4, "tanh"))
+    model = keras.Sequential([keras.Input((6,)), dense, keras.layers.Dense(1)])
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.05))
+    model.compile(optimizer, "mse")
+    data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).batch(6)
+    fit(model, ring.data.join(data), epochs=EPOCHS)
+    return [weight.tobytes() for weight in model.get_weights()]
+
+
+def test_spectral_normalization_follows_the_weights(rank_pool):
+    first, second = rank_pool(2).run(spectral_worker)
+    assert first == second
+
+
 def sharing_network(normalization, passes=None, cls=keras.Model, scaled=False):
     keras.utils.set_random_seed(3)
     inputs = keras.Input((6,))
