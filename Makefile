@@ -269,7 +269,7 @@ soak-kills: build
 	$(call say,$(SOAK_KILLS) kills)
 	$(BIN)/python tests/soak/kills.py $(SOAK_KILLS)
 
-# As root: it makes hosts. Half a minute for each fault.
+# As root: it makes hosts. Half a minute for each fault, and four for each job: give SOAK_JOBS.
 soak-memberships: build
 	$(call say,$(SOAK_JOBS) jobs that lose ranks, launchers and links)
 	$(BIN)/python tests/soak/memberships.py $(SOAK_JOBS)
