@@ -15,6 +15,7 @@
 #include "tf_ops/bindings/gil.h"
 #include "tf_ops/bindings/numpy_types.h"
 #include "tf_ops/runtime/departed_calls.h"
+#include "tf_ops/runtime/repeated_call.h"
 #include "tf_ops/runtime/runtime.h"
 
 namespace py = pybind11;
@@ -73,10 +74,17 @@ py::cpp_function PrepareAllreduce(const py::array& input, const std::string& op,
         "is.");
   }
   py::array output = CheckedOutput(out, input);
-  Request request = AllreduceRequest(input, output, op, name, communicator_id);
+  auto call = std::make_unique<RepeatedCall>(
+      AllreduceRequest(input, output, op, name, communicator_id));
   return py::cpp_function(
-      [request = std::move(request), input, output = std::move(output)] {
-        RunRequest(request);
+      [call = std::move(call), input, output = std::move(output)] {
+        ForgetRaised();
+        std::optional<GilRelease> release;
+        const Status status =
+            Runtime::Get().Run(*call, [&release] { release.emplace(); });
+        release.reset();
+        ThrowIfHandlerRaised();
+        ThrowIfError(status);
         return output;
       });
 }

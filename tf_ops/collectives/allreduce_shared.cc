@@ -18,6 +18,10 @@ class AllreduceShared : public SharedCollective {
         reduction_(arguments) {}
 
   bool can_repeat() const override { return true; }
+  void Renew() override {
+    SharedCollective::Renew();
+    reduction_ = ScaledReduction(arguments_);
+  }
 
  protected:
   size_t pack_rounds() const override {
@@ -67,6 +71,8 @@ class AllreduceShared : public SharedCollective {
 class AllreduceSharedFlat : public AllreduceShared {
  public:
   using AllreduceShared::AllreduceShared;
+
+  bool can_run_at_once() const override { return pack_rounds() == 1; }
 
  protected:
   void Unpack(size_t round) override {

@@ -56,59 +56,99 @@ class AllreduceSharedBuffers : public Collective {
   }
 
   Task Run(const Participants& participants) override {
-    const auto has_buffers = [this](const Participant& peer) {
-      return IsWithinBuffers(peer.input_offset, buffers_.nbytes) &&
-             IsWithinBuffers(peer.output_offset, buffers_.nbytes);
-    };
-    const bool all_have_buffers =
-        std::all_of(participants.begin(), participants.end(), has_buffers);
-    // Weights that differ need a pass over the inputs, which are not ours.
-    if (reduction_.Begin(participants) || !all_have_buffers) {
-      peers_may_come_ = false;  // They see the same.
-      staged_ = make_staged_(arguments_, communicator_);
-      staged_->Prepare(window_);
-      communicator_.NotifyAll();
-      Task staged = staged_->Run(participants);
-      co_return co_await staged;
-    }
-    MapBuffers(participants);
-    Scheduler::Turn turn;
-    while (part_.size() > 0 && ReduceSome()) {
-      if (!turn.IsOver()) continue;
-      // Another thread may go on.
+    if (!reduced_) {
+      // Weights that differ need a pass over the inputs, which are not ours.
+      if (reduction_.Begin(participants) || !AllHaveBuffers(participants)) {
+        peers_may_come_ = false;  // They see the same.
+        staged_ = make_staged_(arguments_, communicator_);
+        staged_->Prepare(window_);
+        communicator_.NotifyAll();
+        Task staged = staged_->Run(participants);
+        co_return co_await staged;
+      }
+      MapBuffers(participants);
+      Scheduler::Turn turn;
+      while (part_.size() > 0 && ReduceSome()) {
+        if (!turn.IsOver()) continue;
+        // Another thread may go on.
+        StreamingFence();
+        co_await communicator_.GiveWay();
+        RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+        turn = Scheduler::Turn();
+      }
       StreamingFence();
-      co_await communicator_.GiveWay();
-      RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
-      turn = Scheduler::Turn();
     }
-    StreamingFence();
     if (AnyWithdrew(participants)) {
       // Its reason will be everybody's.
       co_await communicator_.Until([] { return false; });
       co_return communicator_.status();
     }
-    const uint64_t after = window_.first_round + 1;
-    window_.window->packed.store(after, std::memory_order_relaxed);
-    window_.window->unpacked.store(after, std::memory_order_relaxed);
-    window_.window->reduced.store(after, std::memory_order_release);
-    communicator_.NotifyAll();
+    SayReduced();
     const Participants* peers = &participants;
-    co_await communicator_.Until(
-        [peers, after] {
-          for (const Participant& peer : *peers) {
-            if (peer.window->reduced.load(std::memory_order_acquire) < after) {
-              return false;
-            }
-          }
-          return true;
-        },
-        Scheduler::Look::kAlways);
+    co_await communicator_.Until([this, peers] { return AllReduced(*peers); },
+                                 Scheduler::Look::kAlways);
     RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
     peers_may_come_ = false;
     co_return Status::Ok();
   }
 
+  bool can_run_at_once() const override {
+    return InPlacePart(buffers_.nbytes, communicator_.size(), 0).size() <=
+           kInPlaceSomeBytes;
+  }
+  void Renew() override {
+    reduction_ = ScaledReduction(arguments_);
+    window_ = {};
+    reduced_ = peers_may_come_ = false;
+    staged_ = nullptr;
+  }
+  bool RunAtOnce(const Participants& participants) override {
+    const bool weigh_the_same = std::all_of(
+        participants.begin(), participants.end(), [this](const auto& rank) {
+          return rank.weight == arguments_.weight;
+        });
+    if (!weigh_the_same || !AllHaveBuffers(participants)) return false;
+    reduction_.Begin(participants);
+    MapBuffers(participants);
+    if (part_.size() > 0) ReduceSome();
+    StreamingFence();
+    reduced_ = true;
+    if (AnyWithdrew(participants)) return false;
+    SayReduced();
+    const bool ended = communicator_.LookBriefly(
+        [this, &participants] { return AllReduced(participants); });
+    if (ended) peers_may_come_ = false;
+    return ended;
+  }
+
  private:
+  bool AllHaveBuffers(const Participants& participants) const {
+    return std::all_of(
+        participants.begin(), participants.end(),
+        [this](const Participant& peer) {
+          return IsWithinBuffers(peer.input_offset, buffers_.nbytes) &&
+                 IsWithinBuffers(peer.output_offset, buffers_.nbytes);
+        });
+  }
+
+  // Of this use: to say it twice does no harm.
+  void SayReduced() {
+    const uint64_t after = window_.first_round + 1;
+    window_.window->packed.store(after, std::memory_order_relaxed);
+    window_.window->unpacked.store(after, std::memory_order_relaxed);
+    window_.window->reduced.store(after, std::memory_order_release);
+    communicator_.NotifyAll();
+  }
+
+  bool AllReduced(const Participants& participants) const {
+    const uint64_t after = window_.first_round + 1;
+    return std::all_of(
+        participants.begin(), participants.end(),
+        [after](const Participant& peer) {
+          return peer.window->reduced.load(std::memory_order_acquire) >= after;
+        });
+  }
+
   void MapBuffers(const Participants& participants) {
     const int size = communicator_.size();
     for (int peer = 0; peer < size; ++peer) {
@@ -147,6 +187,7 @@ class AllreduceSharedBuffers : public Collective {
   const char* inputs_[kSharedMaxRanks];
   char* outputs_[kSharedMaxRanks];
   Range part_;  // That this rank still has to reduce.
+  bool reduced_ = false;  // By RunAtOnce.
   // Whether a peer may be about to read and write this rank's buffers.
   bool peers_may_come_ = false;
   std::unique_ptr<Collective> staged_;  // If a rank's tensor lies elsewhere.

@@ -109,6 +109,20 @@ class Collective {
   // On a device, after Run: ends when the device has.
   virtual Task Finish() { co_return Status::Ok(); }
 
+  // For a collective that is made again and again (runtime/repeated_call.h),
+  // in a channel that keeps windows.
+  //
+  // Whether RunAtOnce could carry it out.
+  virtual bool can_run_at_once() const { return false; }
+  // Makes it what it was before Prepare.
+  virtual void Renew() {}
+  // In place of Run: carries it out, if nothing has to be waited for longer
+  // than a moment. Whether it has ended, well; if not, Run goes on from there.
+  virtual bool RunAtOnce(const Participants& participants) {
+    (void)participants;
+    return false;
+  }
+
   // Rounds by which Run advanced the windows' counters.
   virtual uint64_t rounds() const { return 0; }
 

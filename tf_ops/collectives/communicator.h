@@ -59,7 +59,12 @@ class Communicator {
   // Equal on all ranks of it.
   const Tuning& tuning() const { return tuning_; }
   // Only while no collective runs on it, on any rank.
-  void set_tuning(const Tuning& tuning) { tuning_ = tuning; }
+  void set_tuning(const Tuning& tuning) {
+    tuning_ = tuning;
+    ++tunings_;
+  }
+  // How often it was set: what was chosen by another may be wrong.
+  uint64_t tunings() const { return tunings_; }
 
   Mesh& mesh() const { return mesh_; }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
@@ -110,6 +115,12 @@ class Communicator {
                                               look);
   }
 
+  // Scheduler::Look of a coroutine's, for those that are none.
+  template <typename Condition>
+  bool LookBriefly(Condition condition, bool* waited = nullptr) {
+    return scheduler_.LookBriefly(std::move(condition), waited);
+  }
+
   // Awaitable: resumes when `condition()` holds, broken or not.
   template <typename Condition>
   auto UntilAlways(Condition condition) {
@@ -136,6 +147,7 @@ class Communicator {
   std::vector<std::vector<int>> hosts_;
   int host_ = 0;
   Tuning tuning_;
+  uint64_t tunings_ = 0;
   Mesh& mesh_;
   Scheduler& scheduler_;
   PostInbox posts_;

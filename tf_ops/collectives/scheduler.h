@@ -88,6 +88,20 @@ class Scheduler {
   }
   void SpinBriefly() { interrupt_ = nullptr; }
 
+  // Waits for `condition()`, which other processes make true, for some
+  // microseconds; only looks once while others want the core. Whether it holds,
+  // and in `waited` whether that took more than a few looks.
+  template <typename Condition>
+  bool LookBriefly(Condition condition, bool* waited = nullptr) {
+    int looked = 0;
+    while (!condition()) {
+      if (contention_ != 0 || ++looked > kPauses) return false;
+      Pause();
+    }
+    if (waited != nullptr) *waited = looked > kQuickLooks;
+    return true;
+  }
+
   // Resumes what is ready; whether anything was.
   bool RunReady() {
     bool ran = false;

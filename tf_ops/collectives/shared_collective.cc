@@ -80,6 +80,30 @@ void SharedCollective::PackAnew() {
   communicator_.NotifyAll();
 }
 
+void SharedCollective::Renew() {
+  own_ = nullptr;
+  participants_ = nullptr;
+  void_rounds_ = packed_ = reduced_ = unpacked_ = rounds_ = 0;
+}
+
+// One round, which all have packed before they posted. Begin() may be called
+// once only, so nothing may stand against the rest by then.
+bool SharedCollective::RunAtOnce(const Participants& participants) {
+  participants_ = &participants;
+  const bool weigh_the_same = std::all_of(
+      participants.begin(), participants.end(), [this](const auto& rank) {
+        return rank.weight == arguments_.weight;
+      });
+  if (!weigh_the_same || packed_ != 1 || !AllDid(&Window::packed, 1)) {
+    return false;
+  }
+  rounds_ = Begin(participants).value().count;
+  Unpack(0);
+  unpacked_ = 1;
+  own_->unpacked.store(first_round_ + 1, std::memory_order_release);
+  return true;
+}
+
 Task SharedCollective::Run(const Participants& participants) {
   participants_ = &participants;
   StatusOr<Rounds> begun = Begin(participants);

@@ -36,6 +36,8 @@ class SharedCollective : public Collective {
   std::optional<size_t> slot_nbytes() const final;
   void Prepare(const WindowUse& window) final;
   Task Run(const Participants& participants) final;
+  void Renew() override;
+  bool RunAtOnce(const Participants& participants) final;
   uint64_t rounds() const final { return void_rounds_ + rounds_; }
 
   // The slot that `nbytes` of data need, in whole cache lines: all of them, up

@@ -52,9 +52,12 @@ class NameTable {
             !lately && !keeps_windows && use.gone == use.next_sequence;
         if (forget && has_channel) use.EndChannel();
         named = forget ? names->erase(named) : std::next(named);
+        forgotten_ += forget;
       }
     }
   }
+  // How many it has forgotten: since then a name may be another.
+  uint64_t forgotten() const { return forgotten_; }
 
   template <typename Visit>
   void ForEachInSteps(Visit visit) {
@@ -73,6 +76,7 @@ class NameTable {
   Names others_;
   Names in_steps_;
   size_t new_names_ = 0;  // Since it last forgot any.
+  uint64_t forgotten_ = 0;
 };
 
 }  // namespace ring_keras

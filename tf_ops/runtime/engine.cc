@@ -16,7 +16,11 @@ constexpr double kFlushTimeoutS = 1.0;
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
-    : options_(options),
+    : number_([] {
+        static std::atomic<uint64_t> made{0};
+        return ++made;
+      }()),
+      options_(options),
       mesh_(std::move(mesh)),
       launcher_([this] { WakeDriver(); }),
       matcher_(mesh_->size()),

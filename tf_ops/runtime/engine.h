@@ -26,6 +26,7 @@
 #include "tf_ops/runtime/matcher.h"
 #include "tf_ops/runtime/operation.h"
 #include "tf_ops/runtime/progress_engine.h"
+#include "tf_ops/runtime/repeated_call.h"
 #include "tf_ops/runtime/request.h"
 #include "tf_ops/runtime/shared_state.h"
 #include "tf_ops/transport/mesh.h"
@@ -46,6 +47,13 @@ class Engine {
   void Submit(Request request, DoneCallback done, double drive_for_s = 0);
   // The same, and waits; this thread does the work where it can.
   Status Run(Request request);
+
+  // The same of a call that is made again and again, if it can end within some
+  // microseconds, in which nothing is waited for; whether it has, well. If not,
+  // and there is something in `begun`, Finish() waits for that; else the caller
+  // runs the request. `call` is this engine's membership's, and outlives both.
+  bool RunAtOnce(RepeatedCall& call, std::unique_ptr<BegunCall>* begun);
+  Status Finish(std::unique_ptr<BegunCall> begun);
 
   // `ranks` ascending; this rank need not be among them. `id` is new.
   void AddCommunicator(int id, std::vector<int> ranks,
@@ -115,8 +123,22 @@ class Engine {
   StatusOr<std::unique_ptr<Operation>> Accept(Request& request,
                                               DoneCallback& done);
 
+  // Calls that end at once: engine_at_once.cc. The caller holds the mutex.
+
+  // What `call` needs of this rank's past; whether it may be tried.
+  bool FindOut(RepeatedCall& call, Member& member);
+  // For a call that has posted as use number `sequence` of its name.
+  std::unique_ptr<BegunCall> LeaveOperation(
+      RepeatedCall& call, const std::shared_ptr<Member>& member,
+      uint64_t sequence) noexcept;
+
   // Who drives: engine_drive.cc.
 
+  // Carries out what was accepted, or waits until others have, and `ended` is
+  // set. The caller holds `lock`.
+  void Await(std::unique_ptr<Operation> operation, int communicator_id,
+             const std::atomic<bool>& ended,
+             std::unique_lock<std::mutex>& lock);
   // Leaves it to the driver. The caller holds the mutex.
   void Enqueue(std::unique_ptr<Operation> operation) noexcept;
   // What the driver waits for may have happened. Any thread.
@@ -136,6 +158,8 @@ class Engine {
   template <typename Condition>
   void DriveUntil(Condition condition) noexcept;
 
+  // Among all engines of this process, from 1.
+  const uint64_t number_;
   const EngineOptions options_;
   // What communicators and operations stand on; the driver's, but for the mesh
   // and the launcher, which say themselves what others may do.

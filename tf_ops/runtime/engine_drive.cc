@@ -1,6 +1,7 @@
 // Who drives, and how one driver hands over to the next.
 //
-// There are three ways. A call with nothing else under way tries its operation
+// There are three ways, besides calls that end at once (engine_at_once.cc). A
+// call with nothing else under way tries its operation
 // alone: no queue, no other thread (TryAlone). A blocking call whose operation
 // takes longer drives everything until that has ended, or for some time
 // (Run). All that is left is driven by the engine's own thread (ThreadMain).
@@ -79,7 +80,13 @@ Status Engine::Run(Request request) {
   std::unique_lock<std::mutex> lock(shared_.mutex);
   StatusOr<std::unique_ptr<Operation>> accepted = Accept(request, done);
   RING_KERAS_RETURN_IF_ERROR(accepted.status());
-  std::unique_ptr<Operation> operation = std::move(accepted.value());
+  Await(std::move(accepted.value()), communicator_id, ended, lock);
+  return result;
+}
+
+void Engine::Await(std::unique_ptr<Operation> operation, int communicator_id,
+                   const std::atomic<bool>& ended,
+                   std::unique_lock<std::mutex>& lock) {
   bool is_driver = IsAlone(*operation);
   if (is_driver) {
     TryAlone(std::move(operation), options_.drive_alone_s, lock);
@@ -105,7 +112,6 @@ Status Engine::Run(Request request) {
     if (HandleSignals()) Interrupt(communicator_id);
     lock.lock();
   }
-  return result;
 }
 
 // A join never is: it reads and answers what its peers announce.

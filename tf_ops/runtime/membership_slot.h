@@ -66,9 +66,16 @@ struct MembershipSlot {
   // `function(job)`, or NotInitialized.
   template <typename Function>
   auto WithJob(Function function) -> decltype(function(*job)) {
+    return WithJob(std::shared_lock<std::shared_mutex>(mutex),
+                   std::move(function));
+  }
+  // The caller has locked the mutex, shared.
+  template <typename Function>
+  auto WithJob(std::shared_lock<std::shared_mutex> lock, Function function)
+      -> decltype(function(*job)) {
     ++this_thread.calls;
     auto result = [&]() -> decltype(function(*job)) {
-      std::shared_lock<std::shared_mutex> lock(mutex);
+      const auto held = std::move(lock);
       if (job == nullptr) return NotInitialized();
       return function(*job);
     }();

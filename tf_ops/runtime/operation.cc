@@ -8,9 +8,6 @@
 namespace ring_keras {
 namespace {
 
-// What moves so little is done before a second look at the clock.
-constexpr uint64_t kUntimedBytes = 512;
-
 }  // namespace
 
 Operation::Operation(Request request, UseId use, Standing standing,
@@ -31,15 +28,18 @@ void Operation::Start() {
 }
 
 Task Operation::Run() {
-  if (!IsMyTurn()) {
+  const bool taken_over = stage_ == Stage::kPosted;
+  if (!taken_over && !IsMyTurn()) {
     co_await communicator_->Until([this] { return IsMyTurn(); });
   }
   RING_KERAS_CO_RETURN_IF_ERROR(communicator_->status());
-  const Status ready = Prepare();
+  const Status ready = taken_over ? Status::Ok() : Prepare();
   const Participants* participants = nullptr;
-  if (HasChannel(ready)) {
-    Post();
-    StampArrived();
+  if (taken_over || HasChannel(ready)) {
+    if (!taken_over) {
+      Post();
+      StampArrived();
+    }
     const Posts& posts = name_.channel->posts();
     const bool waited = co_await communicator_->Until(
         [this, &posts] { return posts.All() || failure_.has_value(); },
@@ -83,7 +83,7 @@ Task Operation::Run() {
     Task rest = collective_->Finish();
     status = co_await rest;
   }
-  record_.last_byte_at = on_device || record_.nbytes > kUntimedBytes
+  record_.last_byte_at = on_device || IsTimed(record_.nbytes)
                              ? Now()
                              : record_.first_byte_at;
   if (!status.ok()) {

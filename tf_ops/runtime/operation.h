@@ -41,6 +41,16 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
+  // Before Start: its caller's thread has posted it in its name's channel, and
+  // `collective` is prepared, or has begun to run; `record` says when.
+  void TakeOver(std::unique_ptr<Collective> collective,
+                const CollectiveRecord& record) {
+    collective_ = std::move(collective);
+    record_ = record;
+    stage_ = Stage::kPosted;
+  }
+  // Whether so many bytes take longer than a look at the clock.
+  static constexpr bool IsTimed(uint64_t nbytes) { return nbytes > 512; }
   // Starts; the task ends when the collective has, well or not.
   void Start();
   bool started() const { return task_.has_value(); }

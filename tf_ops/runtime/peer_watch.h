@@ -53,6 +53,7 @@ class PeerWatch {
   // is given to OnLost().
   std::vector<BrokenLink> FindBrokenLinks(Clock::time_point now);
   bool any_left() const { return !left_.empty(); }
+  bool any_lost() const { return !lost_.empty(); }
   // Ends operations that have begun and still need data of a rank that left,
   // all of whose data have been read.
   void FailUsesOfLeft();

@@ -79,6 +79,10 @@ class ProgressEngine {
   // waits, which takes a look at every rank.
   std::vector<PendingCollective> UnderWay(bool with_missing) const;
 
+  // Whether a rank was lost, or has left: what needs it fails.
+  bool any_gone() const {
+    return !breaks_.empty() || peers_.any_lost() || peers_.any_left();
+  }
   // Where a rank of it was lost.
   void BreakIfLost(Communicator& communicator) const {
     peers_.BreakIfLost(communicator);

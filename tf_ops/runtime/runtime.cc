@@ -170,6 +170,26 @@ Status Runtime::Run(Request request) {
   });
 }
 
+Status Runtime::Run(RepeatedCall& call,
+                    const std::function<void()>& before_waiting) {
+  std::shared_lock<std::shared_mutex> lock(impl_->mutex, std::try_to_lock);
+  std::unique_ptr<BegunCall> begun;
+  if (lock.owns_lock() && impl_->job != nullptr &&
+      IsOfMembership(call.request().communicator_id,
+                     impl_->job->communicator_base()) &&
+      impl_->job->engine().RunAtOnce(call, &begun)) {
+    return Status::Ok();
+  }
+  before_waiting();
+  if (begun == nullptr) {
+    if (lock.owns_lock()) lock.unlock();
+    return Run(call.request());
+  }
+  return impl_->WithJob(std::move(lock), [&](Job& job) {
+    return job.engine().Finish(std::move(begun));
+  });
+}
+
 void Runtime::Interrupt(int communicator_id) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
   if (impl_->job == nullptr) return;

@@ -9,6 +9,7 @@
 #ifndef RING_KERAS_RUNTIME_RUNTIME_H_
 #define RING_KERAS_RUNTIME_RUNTIME_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@
 #include "tf_ops/runtime/topology.h"
 
 namespace ring_keras {
+
+class RepeatedCall;
 
 class RING_KERAS_EXPORT Runtime {
  public:
@@ -50,6 +53,10 @@ class RING_KERAS_EXPORT Runtime {
   // Submit, then waits; this thread does the work where it can. While it waits
   // long, the program's signals are handled (signals.h).
   Status Run(Request request);
+
+  // The same of a call that is made again and again. `before_waiting` runs if
+  // it cannot end within some microseconds.
+  Status Run(RepeatedCall& call, const std::function<void()>& before_waiting);
 
   // A thread gives up waiting for a collective of this communicator, or of all:
   // what is pending there fails on all ranks.
