@@ -77,24 +77,34 @@ def loss_of() -> Any:
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def train_operations(build: Callable[[str, str], Loop]) -> dict[str, Operation]:
+def train_operations(
+    build: Callable[[str, str], Loop],
+    build_sharded: Callable[[str, str], Loop] | None = None,
+) -> dict[str, Operation]:
     """`train`, whose loops `build` makes for a model and a loop, and `digest`.
 
-    A digest is a number that stands for the weights: the same on every rank, if
-    the ranks trained together.
+    `build_sharded` makes those in which each rank has a part of the optimizer's
+    state (`state=sharded`). A digest is a number that stands for the weights: the
+    same on every rank, if the ranks trained together.
     """
-    loops: dict[tuple[str, str], Loop] = {}
+    loops: dict[tuple[str, str, str], Loop] = {}
+
+    def key_of(request: Request) -> tuple[str, str, str]:
+        return request.text("model"), request.text("loop"), request.text("state", "")
 
     def train(request: Request) -> list[float]:
-        key = request.text("model"), request.text("loop")
+        key = model, loop, state = key_of(request)
         if key not in loops:
             # Not every package spreads the first weights.
             tf.keras.utils.set_random_seed(1)
-            loops[key] = build(*key)
+            make = build_sharded if state == "sharded" else build
+            if make is None:
+                raise UnsupportedError
+            loops[key] = make(model, loop)
         return loops[key].run(request.number("warmup"), request.number("samples"))
 
     def digest(request: Request) -> list[float]:
-        variables = loops[request.text("model"), request.text("loop")].variables
+        variables = loops[key_of(request)].variables
         return [sum(float(np.abs(variable.numpy()).sum()) for variable in variables)]
 
     return {"train": train, "digest": digest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -44,8 +45,18 @@ def serve(socket_path: str, rank: int, size: int) -> None:
             start=ring.broadcast_variables,
         )
 
+    def build_sharded(model: str, loop: str) -> Loop:
+        if loop not in ("fit", "compiled"):
+            raise UnsupportedError
+        return fit_loop(
+            model,
+            rank,
+            distribute=functools.partial(ring.DistributedOptimizer, shard_state=True),
+            compiled=loop == "compiled",
+        )
+
     operations = tensor_operations(rank, size, reduce)
-    operations |= train_operations(build)
+    operations |= train_operations(build, build_sharded)
     version = f"{ring.__version__}, TensorFlow {tf.__version__}"
     answer(socket_path, rank, version, operations)
     ring.shutdown("the benchmark ended")

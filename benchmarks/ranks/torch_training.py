@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import distributed, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ranks.agent import Request, UnsupportedError
@@ -31,7 +33,7 @@ def train_alone(request: Request) -> list[float]:
 
 def training_steps(name: str) -> Callable[[int, int], list[float]]:
     """What takes steps of a model with DDP: untimed ones first."""
-    _, step = _training(name, True)
+    _, step = _training(_Way(name))
 
     def steps(warmup: int, samples: int) -> list[float]:
         parameters = {"warmup": str(warmup), "samples": str(samples)}
@@ -40,29 +42,53 @@ def training_steps(name: str) -> Callable[[int, int], list[float]]:
     return steps
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How a model is trained."""
+
+    model: str
+    with_ddp: bool = True
+    compiled: bool = False
+    sharded: bool = False
+
+
 def _train(request: Request, with_ddp: bool) -> list[float]:
-    if request.text("loop") != "custom":
-        raise UnsupportedError
-    _, step = _training(request.text("model"), with_ddp)
+    _, step = _training(_way(request, with_ddp))
     return request.time(step)
+
+
+def _way(request: Request, with_ddp: bool) -> _Way:
+    loop = request.text("loop")
+    if loop not in ("custom", "compiled"):
+        raise UnsupportedError
+    sharded = request.text("state", "") == "sharded"
+    return _Way(request.text("model"), with_ddp, loop == "compiled", sharded)
 
 
 def digest(request: Request) -> list[float]:
     """A number that stands for the weights; the same on ranks that train together."""
-    model, _ = _training(request.text("model"), True)
+    model, _ = _training(_way(request, with_ddp=True))
     return [sum(float(weights.abs().sum()) for weights in model.parameters())]
 
 
 @functools.cache
-def _training(name: str, with_ddp: bool) -> tuple[nn.Module, Callable[[], float]]:
+def _training(way: _Way) -> tuple[nn.Module, Callable[[], float]]:
+    name = way.model
     model = _model(name)
-    if with_ddp:
+    if way.with_ddp:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer: torch.optim.Optimizer
+    kind: type[torch.optim.Optimizer]
     if name.endswith(_WITH_ADAM):
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.0001)
+        kind, settings = torch.optim.Adam, {"lr": 0.0001}
     else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+        kind, settings = torch.optim.SGD, {"lr": 0.001, "momentum": 0.9}
+    optimizer = (
+        ZeroRedundancyOptimizer(model.parameters(), optimizer_class=kind, **settings)
+        if way.sharded
+        else kind(model.parameters(), **settings)
+    )
+    if way.compiled:
+        model = torch.compile(model)
     loss = nn.CrossEntropyLoss()
     x, y = _batch(name)
 
