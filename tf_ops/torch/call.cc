@@ -41,7 +41,9 @@ RingBackend::WorkPtr RingBackend::Call::Submit() {
   });
   for (Request& request : requests_) {
     if (waits_ && engine_is_first_) {
-      work_->End(Runtime::Get().Run(std::move(request)));
+      const Status status = Runtime::Get().Run(std::move(request));
+      work_->EndInEngine();
+      work_->End(status);
       continue;
     }
     ++*pending_;
@@ -49,6 +51,7 @@ RingBackend::WorkPtr RingBackend::Call::Submit() {
         std::move(request),
         [work = work_, pending = pending_](const Status& status) mutable {
           --*pending;
+          work->EndInEngine();
           RunOnThread([work = std::move(work), status] { work->End(status); });
         });
   }

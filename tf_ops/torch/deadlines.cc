@@ -10,7 +10,7 @@ std::shared_ptr<Deadline> Deadlines::Add(std::chrono::milliseconds limit) {
   deadline->when = std::chrono::steady_clock::now() + limit;
   deadline->limit = limit;
   std::lock_guard<std::mutex> lock(mutex_);
-  open_.push_back(deadline);
+  open_.emplace(deadline->when, deadline);
   LookWhenDue();
   return deadline;
 }
@@ -25,10 +25,11 @@ void Deadlines::Look() {
   std::shared_ptr<Deadline> late;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    looks_ = false;
     const auto now = std::chrono::steady_clock::now();
-    for (const auto& one : open_) {
-      if (!one->is_over && one->when <= now) late = one;
+    if (next_look_ <= now) next_look_.reset();
+    for (const auto& [when, one] : open_) {
+      if (when > now) break;
+      if (!one->is_over) late = one;
       if (late != nullptr) break;
     }
     if (late == nullptr) LookWhenDue();
@@ -37,10 +38,14 @@ void Deadlines::Look() {
 }
 
 void Deadlines::LookWhenDue() {
-  while (!open_.empty() && open_.front()->is_over) open_.pop_front();
-  if (open_.empty() || looks_) return;
-  looks_ = true;
-  RunAt(open_.front()->when, [self = shared_from_this()] { self->Look(); });
+  while (!open_.empty() && open_.begin()->second->is_over) {
+    open_.erase(open_.begin());
+  }
+  if (open_.empty()) return;
+  const auto when = open_.begin()->first;
+  if (next_look_.has_value() && *next_look_ <= when) return;
+  next_look_ = when;
+  RunAt(when, [self = shared_from_this()] { self->Look(); });
 }
 
 }  // namespace ring_keras::torch_backend

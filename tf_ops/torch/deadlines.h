@@ -4,9 +4,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 namespace ring_keras::torch_backend {
 
@@ -14,15 +15,15 @@ namespace ring_keras::torch_backend {
 struct Deadline {
   std::chrono::steady_clock::time_point when;
   std::chrono::milliseconds limit{0};
-  std::atomic<bool> is_over{false};  // The collective.
+  std::atomic<bool> is_over{false};  // The engine has ended the collective.
   std::atomic<bool> has_passed{false};
 };
 
 // Has all that is pending in a communicator fail on all ranks once a collective
 // of it has taken too long, whoever waits for that.
 //
-// It keeps no collective, and of those that are over only the ones behind the
-// oldest.
+// It keeps no collective, and of those that are over only the ones that would be
+// due behind one that is not.
 class Deadlines : public std::enable_shared_from_this<Deadlines> {
  public:
   explicit Deadlines(int communicator_id) : communicator_id_(communicator_id) {}
@@ -39,8 +40,11 @@ class Deadlines : public std::enable_shared_from_this<Deadlines> {
 
   const int communicator_id_;
   std::mutex mutex_;
-  std::deque<std::shared_ptr<Deadline>> open_;
-  bool looks_ = false;  // At the first one's time.
+  std::multimap<std::chrono::steady_clock::time_point,
+                std::shared_ptr<Deadline>>
+      open_;
+  // The earliest that is arranged.
+  std::optional<std::chrono::steady_clock::time_point> next_look_;
 };
 
 }  // namespace ring_keras::torch_backend

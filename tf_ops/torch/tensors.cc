@@ -100,6 +100,12 @@ at::Tensor AsReal(const at::Tensor& tensor) {
 }
 
 TensorView ViewOf(const at::Tensor& tensor, Shape shape) {
+  // torch makes others of them before it calls a back end, but not if that is
+  // called by its own methods.
+  TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(),
+                    "[RK141] the back end ring takes tensors whose memory has "
+                    "their values, got one that is conjugate or negative only "
+                    "by a mark. Give it tensor.resolve_conj().resolve_neg().");
   return {tensor.const_data_ptr(), std::move(shape)};
 }
 

@@ -50,7 +50,6 @@ void RingWork::End(const Status& status) {
     if (error_.ok()) error_ = status;
   }
   if (requests_.fetch_sub(1) > 1) return;
-  deadline_->is_over = true;
   std::exception_ptr error;
   if (!error_.ok()) {
     error = ErrorOf(
@@ -82,13 +81,17 @@ void RingWork::End(const Status& status) {
 
 bool RingWork::wait(std::chrono::milliseconds timeout) {
   const auto began = std::chrono::steady_clock::now();
+  bool gave_up = false;
   std::unique_lock<std::mutex> lock(mutex_);
   if (!completed_) awaited_since_.store(Now());
   while (!cv_.wait_for(lock, kSignalInterval, [this] { return completed_; })) {
     lock.unlock();
     if (HandleSignals()) Runtime::Get().Interrupt(communicator_id_);
-    if (timeout != kNoTimeout &&
+    // Once: it ends all that is pending by then, this included. Not what others
+    // have begun since the engine has ended this one.
+    if (timeout != kNoTimeout && !gave_up && !deadline_->is_over &&
         std::chrono::steady_clock::now() - began > timeout) {
+      gave_up = true;
       deadlines_->Pass(*deadline_, timeout);
     }
     lock.lock();

@@ -32,12 +32,16 @@ class RingWork : public c10d::Work {
 
   // Before it is handed to the engine: how many requests there are, and what is
   // to be done in the end if none has failed.
-  void Expect(int requests) { requests_ = requests; }
+  void Expect(int requests) { requests_ = in_engine_ = requests; }
   void Finally(std::function<void()> then) { then_ = std::move(then); }
   // Since when somebody waits; 0: nobody.
   const std::atomic<Ticks>& awaited_since() const { return awaited_since_; }
 
-  // One request has ended. On a thread that may wait.
+  // The engine has ended one request: no time limit concerns that any more.
+  void EndInEngine() {
+    if (in_engine_.fetch_sub(1) == 1) deadline_->is_over = true;
+  }
+  // The same, and all that follows from it. On a thread that may wait.
   void End(const Status& status);
 
   bool wait(std::chrono::milliseconds timeout) override;
@@ -54,6 +58,7 @@ class RingWork : public c10d::Work {
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::function<void()> then_;
   std::atomic<Ticks> awaited_since_{0};
+  std::atomic<int> in_engine_{1};
   std::atomic<int> requests_{1};
   std::mutex error_mutex_;
   Status error_;  // The first.

@@ -299,13 +299,18 @@ def test_a_group_is_made_anew():
 
 def timeout_worker(how):
     """The other rank comes too late, and both hear of it."""
-    rank, _ = begin(timeout=datetime.timedelta(seconds=2))
+    first = 60 if how == "shorter than before" else 2
+    rank, _ = begin(timeout=datetime.timedelta(seconds=first))
+    if first > 2:
+        # What is over has a limit that is due later.
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2))
     if rank == 1:
         time.sleep(4)
     with pytest.raises(RuntimeError) as caught:
         if how == "waits":
             dist.all_reduce(torch.ones(1))
-        elif how == "future":
+        elif how in ("future", "shorter than before"):
             dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
         else:
             work = dist.barrier(async_op=True)
@@ -315,6 +320,24 @@ def timeout_worker(how):
         assert f"timeout of {limit} s" in str(caught.value)
 
 
-@pytest.mark.parametrize("how", ["waits", "future", "wait(timeout)"])
+@pytest.mark.parametrize(
+    "how", ["waits", "future", "wait(timeout)", "shorter than before"]
+)
 def test_a_timeout_counts(how):
     ranks(timeout_worker, 2, how)
+
+
+def marked_worker():
+    """Given to the back end itself, past what torch does before."""
+    begin()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    for marked in (
+        torch.ones(2, dtype=torch.complex64).conj(),
+        torch._neg_view(torch.ones(2)),
+    ):
+        with pytest.raises(ValueError, match=r"RK141.*by a mark"):
+            backend.broadcast([marked], dist.BroadcastOptions())
+
+
+def test_memory_that_is_not_the_value_is_refused():
+    ranks(marked_worker, 2)
