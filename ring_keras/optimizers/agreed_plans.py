@@ -63,16 +63,17 @@ class AgreedPlans:
         self,
         options: ReductionOptions,
         *,
-        sums_duplicates: bool,
+        sums_duplicates: Callable[[], bool],
         all_variables: Callable[[], Sequence[Any]],
     ) -> None:
         self._options = options
         self._sums_duplicates = sums_duplicates
         self._all_variables = all_variables
         self._generation = generation()
-        # By the digest of what this rank would do by itself, and by whose gradients
-        # they are: those of other variables, alike in all else, are another plan.
-        self._agreed: dict[tuple[bytes, tuple[int | None, ...]], AgreedPlan] = {}
+        # By the digest of what this rank would do by itself, by whose gradients they
+        # are, as those of other variables, alike in all else, are another plan, and by
+        # whether sparse ones may be made dense.
+        self._agreed: dict[tuple[bytes, tuple[int | None, ...], bool], AgreedPlan] = {}
         self.latest: AgreedPlan | None = None
         """That of the last step that was traced."""
 
@@ -104,7 +105,10 @@ class AgreedPlans:
         specs = [_spec(g, s) for g, s in zip(gradients, sources, strict=True)]
         groups = self._groups(gradients, sources)
         own = self._bucket_plan(specs, groups)
-        key = own.digest(), tuple(map(_variable_number, sources))
+        sums_duplicates = self._sums_duplicates() and any(
+            isinstance(gradient, tf.IndexedSlices) for gradient in gradients
+        )
+        key = own.digest(), tuple(map(_variable_number, sources)), sums_duplicates
         if key not in self._agreed:
             agreement = agree_on_plan(
                 own,
@@ -117,7 +121,9 @@ class AgreedPlans:
                 order = first_rank_order(
                     backward_order(gradients), self._options.process_set
                 )
-            specs, rows = self._with_choices(specs, gradients, agreement)
+            specs, rows = self._with_choices(
+                specs, gradients, agreement, sums_duplicates=sums_duplicates
+            )
             buckets = self._bucket_plan(specs, groups, order)
             self._agreed[key] = AgreedPlan(buckets, agreement, rows)
         self.latest = plan = self._agreed[key]
@@ -140,6 +146,8 @@ class AgreedPlans:
         specs: list[GradientSpec],
         gradients: Sequence[Gradient],
         agreement: Agreement,
+        *,
+        sums_duplicates: bool,
     ) -> tuple[list[GradientSpec], dict[int, int]]:
         """What is planned once the ranks have chosen what to make dense; the rows.
 
@@ -153,7 +161,7 @@ class AgreedPlans:
             for index, gradient in enumerate(gradients)
             if isinstance(gradient, tf.IndexedSlices)
         }
-        may_choose = self._sums_duplicates and self._options.sparse_as_dense is None
+        may_choose = sums_duplicates and self._options.sparse_as_dense is None
         if not sparse or not (compiled or (may_choose and agreement.of_all)):
             return specs, rows
         if agreement.of_all:
@@ -167,7 +175,7 @@ class AgreedPlans:
                 specs[index] = _spec(dense(gradients[index]), specs[index].name)
             elif compiled and choice.rows is not None:
                 rows[index] = choice.rows
-            if is_unknown and not self._sums_duplicates:
+            if is_unknown and not sums_duplicates:
                 changed.append(specs[index].name)
         if changed and self._options.process_set.rank() == 0:
             _warn_of_dense(changed)

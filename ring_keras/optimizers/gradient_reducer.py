@@ -47,9 +47,10 @@ class GradientReducer:
     Args:
         options: What to do with them. On a rank outside of its process set
             `reduce` leaves gradients on their rank.
-        sums_duplicates: Whether whoever gets the gradients does with slices of
+        sums_duplicates: Says whether whoever gets the gradients does with slices of
             the same index what it would do with their sum. Only then a sparse
-            gradient is made dense because that costs less.
+            gradient is made dense because that costs less. Asked in each trace, as
+            the answer may change.
         all_variables: Returns those of which some may have gradients, in the same
             order on every rank, where `reduce` gets only those that have; none if
             there is no such list.
@@ -59,7 +60,7 @@ class GradientReducer:
         self,
         options: ReductionOptions,
         *,
-        sums_duplicates: bool = False,
+        sums_duplicates: Callable[[], bool] = lambda: False,
         all_variables: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._options = options

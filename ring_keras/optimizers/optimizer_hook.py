@@ -68,7 +68,7 @@ class OptimizerHook:
         self._install_hook = install_hook
         self._reducer = GradientReducer(
             options,
-            sums_duplicates=_sums_duplicates(optimizer),
+            sums_duplicates=lambda: _sums_duplicates(optimizer),
             all_variables=lambda: internals.trainable_variables(optimizer),
         )
         # While one around this optimizer has reduced already.

@@ -174,6 +174,26 @@ def test_the_cheaper_way_is_taken_where_it_makes_no_difference(rank_pool):
     assert rank_pool(2).run(choice_worker) == [expected] * 2
 
 
+def clipped_later_worker():
+    """Whether slices are gathered, while clipping is set and unset."""
+    variable = keras.Variable(np.zeros((WORDS, 4), np.float32))
+    inner = keras.optimizers.SGD()
+    optimizer = ring.DistributedOptimizer(inner)
+    optimizer.build([variable])
+    are_gathered = []
+    for clipnorm in (None, 1.0, None):
+        inner.clipnorm = clipnorm
+        step = tf.function(lambda: optimizer.apply([slices(400)], [variable]))
+        operations = step.get_concrete_function().graph.get_operations()
+        are_gathered.append("RingKerasAllgather" in {op.type for op in operations})
+    return are_gathered
+
+
+def test_clipping_that_is_set_later_is_seen(rank_pool):
+    """Keras clips by what it finds when a step is traced."""
+    assert rank_pool(2).run(clipped_later_worker) == [[False, True, False]] * 2
+
+
 def held_up_worker(pipes):
     gradient = SparseGradient(rows=20 + 30 * ring.rank(), row_nbytes=20, dense_nbytes=1)
     return while_python_is_held_up(
