@@ -190,6 +190,8 @@ class Checkpoint(keras.callbacks.Callback):
             if name is not None and process_set.rank() != 0:
                 with whole_checkpoint(self._files, CheckpointName(*name)) as whole:
                     self._restore(whole)
+            # `Elastic` has had the first rank's taken for those of all, where they met.
+            self._take_own()
             return None, None
 
         gather_outcomes(_NAME, follow, process_set)
@@ -335,6 +337,7 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The same: what is due after an epoch's last step is saved here."""
+        self._start.own = []  # `Elastic` has no moment in which ranks are made alike.
         self._save_if_due(1 if self.every == "epoch" else self.every, epoch + 1, 0)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:

@@ -121,8 +121,9 @@ class ElasticSections(Sections):
         return others_wait()
 
     def state_was_of(self, size_before: int) -> None:
-        """Its learning rate is that of so many ranks."""
+        """Its learning rate is that of so many ranks; sums are each rank's again."""
         self._rescale(size_before, size())
+        self._state.take_own_sums()
 
     def steps(self) -> int:
         """How many an epoch has with the ranks that there are."""

@@ -84,6 +84,10 @@ class FitState:
         for variable, value in zip(self._every[:count], self._saved, strict=False):
             variable.assign(value)
 
+    def take_own_sums(self) -> None:
+        """A callback has given each rank the sums that it had, or cleared all."""
+        self._sums.begin_anew()
+
     def take_from(self, source: int, *, is_new: bool) -> bool:
         """Takes the common state of that rank; a collective.
 

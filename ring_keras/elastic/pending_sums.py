@@ -36,7 +36,8 @@ class PendingSums:
         ]
         # Of each optimizer: for how many ranks' this rank's sums count, and in which
         # update.
-        self._counts = [(0, 1.0)] * len(self._optimizers)
+        self._counts: list[tuple[int, float]] = []
+        self.begin_anew()
         self._saved = self._counts
 
     def save(self) -> None:
@@ -46,6 +47,10 @@ class PendingSums:
     def restore(self) -> None:
         """Goes back to what was kept last, when they do."""
         self._counts = self._saved
+
+    def begin_anew(self) -> None:
+        """Each rank's count for one: they have their own again, or all have none."""
+        self._counts = [(0, 1.0)] * len(self._optimizers)
 
     def gather(self, *, is_new: bool) -> list[list[float]]:
         """Before ranks take the steps of one of them: what each has; a collective.

@@ -473,3 +473,28 @@ def test_a_rate_is_scaled_once_where_a_rank_is_lost_at_the_beginning(
 
     # The script compares the ranks' variables.
     assert [end["rate"] for end in ends] == [0.5, 0.5]
+
+
+@pytest.mark.slow
+def test_an_accumulation_goes_on_after_a_restart(
+    ringrun: Ringrun, tmp_path: Path
+) -> None:
+    # An epoch has 6 steps, so two of them wait for the next one.
+    optimizer = "keras.optimizers.SGD(0.5, gradient_accumulation_steps=4)"
+    case: dict[str, Any] = {"optimizer": optimizer, "op": "Average", "compared": False}
+
+    def saves(name: str) -> dict[str, Any]:
+        return {
+            **case,
+            "callbacks": [f"ring.callbacks.Checkpoint({str(tmp_path / name)!r})"],
+        }
+
+    whole, _ = fit(ringrun, ends=[0, 1], **saves("whole"))
+    killed = {**saves("parts"), "deaths": [[0, 11], [1, 11]]}
+    script = _FIT.replace("CASE", repr(json.dumps(killed)))
+    job = ringrun.start(script, "--min-np", "1", size=2)
+    assert ringrun.finish(job, 240).returncode != 0
+    resumed, _ = fit(ringrun, ends=[0, 1], **saves("parts"))
+
+    assert [len(end["sizes"]) for end in whole] == [12, 12]
+    assert [end["digest"] for end in resumed] == [end["digest"] for end in whole]
