@@ -17,6 +17,7 @@ from ring_keras.callbacks.checkpoint_reading import newest_whole, whole_checkpoi
 from ring_keras.callbacks.checkpoint_state import ModelState, refuse_ranks_apart
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
+from ring_keras.job.process_set import generation
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.common_variables import own_accumulators
 from ring_keras.training.attachment import attach
@@ -150,7 +151,6 @@ class Checkpoint(keras.callbacks.Callback):
             require_built(self.model)
             refuse_ranks_apart(self.model)
             if process_set_of(self.model).rank() == 0:
-                self._start.is_searched = True
                 self._restore_newest()
         except Exception as error:  # Raised when all ranks can hear of it.
             self._start.failure = error
@@ -161,6 +161,8 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _restore_newest(self) -> None:
         """The first rank begins with the newest checkpoint, if it is to."""
+        self._start.searched_in = generation()
+        self._start.name, self._start.own = None, []
         if not self.restore:
             return
         with newest_whole(
@@ -211,11 +213,13 @@ class Checkpoint(keras.callbacks.Callback):
         self._divide()
         terms = [self.every, self.keep, self.restore]
         if process_set_of(self.model).rank() != 0:
+            self._start.name, self._start.own = None, []
             return None, [*terms, None]
-        if not self._start.is_searched:
+        # Where a rank was lost since, `Elastic` has changed what was restored; where
+        # one is lost from now on, the others begin with the state before.
+        if self._start.searched_in != generation():
             self._restore_newest()
-        # Where a rank is lost by now, the others begin anew, with the state before.
-        self._start.is_searched = False
+        self._start.searched_in = None
         name = self._start.name
         if name is not None and self._steps() != self._start.steps:
             raise RingKerasError(
@@ -409,9 +413,9 @@ class _Start:
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
-        # Whether this rank has looked for a checkpoint since it began, if it was the
-        # first by then.
-        self.is_searched = False
+        # In which membership this rank has looked for a checkpoint, if it was the first
+        # by then, and has not told the others since.
+        self.searched_in: int | None = None
         # Whether it has begun with the others; not, if it has come later.
         self.is_common = False
         self.name: CheckpointName | None = None

@@ -476,6 +476,29 @@ def test_a_rate_is_scaled_once_where_a_rank_is_lost_at_the_beginning(
 
 
 @pytest.mark.slow
+def test_a_rate_is_scaled_once_where_a_rank_is_lost_before_all_begin(
+    ringrun: Ringrun, tmp_path: Path
+) -> None:
+    optimizer = "keras.optimizers.SGD(0.5, momentum=0.5)"
+    case: dict[str, Any] = {"optimizer": optimizer, "compared": False}
+    checkpoint = f"ring.callbacks.Checkpoint({str(tmp_path / 'parts')!r})"
+    fit(ringrun, ends=[0, 1], epochs=1, callbacks=[checkpoint], **case)
+
+    # The first rank has restored, and nobody else.
+    dies = (
+        "keras.callbacks.LambdaCallback(on_train_begin=lambda logs: "
+        "number == 2 and os.kill(os.getpid(), signal.SIGKILL))"
+    )
+    callbacks = [checkpoint, dies]
+    ends, _ = fit(
+        ringrun, size=3, ends=[0, 1], scale="linear", callbacks=callbacks, **case
+    )
+
+    # The script compares the ranks' variables.
+    assert [end["rate"] for end in ends] == [0.5, 0.5]
+
+
+@pytest.mark.slow
 def test_an_accumulation_goes_on_after_a_restart(
     ringrun: Ringrun, tmp_path: Path
 ) -> None:
