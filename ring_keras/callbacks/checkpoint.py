@@ -1,6 +1,7 @@
 """Saves checkpoints of which each rank writes a part, while training goes on."""
 
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import TimeoutError as WriteTimeoutError
 from pathlib import Path
 from typing import Any, Literal
@@ -186,6 +187,9 @@ class Checkpoint(keras.callbacks.Callback):
                 )
         run, token, name = everyones[0][-1]
         self._run = [run, token]
+        if name is not None:
+            steps = [theirs[-1] for theirs in everyones[1:]]
+            _refuse_more_steps(CheckpointName(*name), process_set.ranks[1:], steps)
 
         def follow() -> tuple[None, None]:
             self._files.require_run(token)
@@ -214,7 +218,7 @@ class Checkpoint(keras.callbacks.Callback):
         terms = [self.every, self.keep, self.restore]
         if process_set_of(self.model).rank() != 0:
             self._start.name, self._start.own = None, []
-            return None, [*terms, None]
+            return None, [*terms, self._steps()]
         # Where a rank was lost since, `Elastic` has changed what was restored; where
         # one is lost from now on, the others begin with the state before.
         if self._start.searched_in != generation():
@@ -406,6 +410,21 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _steps(self) -> int:
         return max(map(internals.steps_done, self._optimizers), default=0)
+
+
+def _refuse_more_steps(
+    name: CheckpointName, ranks: Sequence[int], steps: Sequence[int]
+) -> None:
+    """Raises where a rank, not the first, has restored what is newer; on all alike."""
+    for rank, its in zip(ranks, steps, strict=True):
+        if its > name.steps:
+            raise RingKerasError(
+                "[RK518] "
+                f"the newest checkpoint, of {name}, is older than the state of {its:,} "
+                f"steps with which rank {rank} begins, and ring_keras.callbacks."
+                "Checkpoint would take that back. Restore that state on the first "
+                "rank, which leaves an older checkpoint out, or pass restore=False."
+            )
 
 
 class _Start:

@@ -317,6 +317,47 @@ def test_without_resume_an_epoch_begins_anew(rank_pool, tmp_path):
     assert len(first[2]) == 1 and not second[2]
 
 
+class RestoresOnRankOne(keras.callbacks.Callback):
+    """As a callback with that root does."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._path = path
+
+    def on_train_begin(self, logs=None):
+        self.model.optimizer.build(self.model.trainable_variables)
+        if ring.rank() == 1:
+            self.model.load_weights(self._path)
+
+
+def newer_elsewhere_worker(directory):
+    model, parts = build(), f"{directory}/parts"
+    path = f"{directory}/newer.weights.h5"
+    with pytest.raises(StoppedError):
+        train(parts, StopsAfter(5), model=model, every=3)
+    wait_for_all_writes()
+    if ring.rank() == 1:
+        model.save_weights(path)
+    data = ring.data.shard(training.dataset(checkpointed.COUNT), seed=1)
+    callbacks = [
+        RestoresOnRankOne(path),
+        ring.callbacks.Checkpoint(parts),
+        ring.callbacks.Distributed(root_rank=1),
+    ]
+    return _refused(
+        lambda: build(seed=9).fit(
+            data.batch(checkpointed.BATCH), verbose=0, callbacks=callbacks
+        )
+    )
+
+
+@pytest.mark.slow
+def test_what_another_rank_restores_is_not_taken_back(rank_pool, tmp_path):
+    for text in rank_pool(2).run(newer_elsewhere_worker, args=(str(tmp_path),)):
+        assert "[RK518] the newest checkpoint, of step 3 of run 1" in text
+        assert "5 steps with which rank 1 begins" in text
+
+
 def failed_worker(directory):
     model = build(seed=9)
     data = ring.data.shard(training.dataset(checkpointed.COUNT), seed=1)
