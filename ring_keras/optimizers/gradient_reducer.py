@@ -89,6 +89,16 @@ class GradientReducer:
         """Keeps what a rank owes with another one's, of the same options."""
         self._low_rank = other._low_rank
 
+    @property
+    def has_owed(self) -> bool:
+        """Whether a rank owes what its gradients had in addition to their results."""
+        return self._low_rank is not None
+
+    def forget_owed(self) -> None:
+        """Owes nothing any more."""
+        if self._low_rank is not None:
+            self._low_rank.forget()
+
     def step_weight(self) -> StepWeight | None:
         """How much this rank counts in the current step; None for all alike."""
         step = current_step()

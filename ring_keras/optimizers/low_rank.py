@@ -105,6 +105,11 @@ class LowRank:
         self._generation = generation()
         self._memories: dict[_Key, _Memory] = {}
 
+    def forget(self) -> None:
+        """Begins anew: what was owed belongs to other weights than there are now."""
+        for memory in self._memories.values():
+            memory.clear()
+
     def begin(
         self,
         gradients: Sequence[Gradient],
@@ -123,8 +128,7 @@ class LowRank:
         if self._generation != generation():
             # Who has left owes no more, and who has come has nothing in common yet.
             self._generation = generation()
-            for memory in self._memories.values():
-                memory.clear()
+            self.forget()
         if self._options.sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
         matrices: dict[int, _Matrix] = {}

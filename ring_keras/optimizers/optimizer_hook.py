@@ -117,6 +117,23 @@ class OptimizerHook:
         self._replace(internals.BUILD, self._build)
         if self.options.shard_state:
             ShardedFiles(self._optimizer, self.process_set).install()
+        if self._reducer.has_owed:
+            name = internals.LOAD_VARIABLES
+            load = internals.replacement(self._optimizer, name)
+            self._replace(name, functools.partial(self._load, load))
+
+    def _load(self, load: Callable[[Any], None] | None, store: Any) -> None:
+        """Loads the optimizer's part of a file: from there on another training goes on.
+
+        Args:
+            load: Does it; None: as Keras does.
+            store: Has the values.
+        """
+        if load is None:
+            type(self._optimizer).load_own_variables(self._optimizer, store)
+        else:
+            load(store)
+        self._reducer.forget_owed()
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:

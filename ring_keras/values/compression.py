@@ -71,9 +71,10 @@ class Compression(str, enum.Enum):
 
         Each rank keeps as many bytes again as its gradients have. No file has them: a
         process that goes on from a backup begins without what was missing, and so do
-        all ranks after one has left or joined. Weights that are loaded, or set, in the
-        same process leave it as it is. What a rank in `join()` has left out comes when
-        it is back.
+        all ranks after one has left or joined. So does a rank that loads a file into
+        the model (`load_weights`) with its optimizer. Weights that are set or
+        broadcast, and those of a tape's model, leave it as it is. What a rank in
+        `join()` has left out comes when it is back.
 
         Tapes of the same variables share it, so add their gradients up for one update;
         and a tape does not know of a `LossScaleOptimizer`, so after the scale has

@@ -396,6 +396,31 @@ def test_who_joins_has_nothing_to_come():
     assert first == of_others
 
 
+def loaded_worker(directory):
+    """The weights after each of two `fit`s from one file."""
+    ends = []
+    model = build()
+    inner = optimizers.SGD(0.2, momentum=0.9)
+    compression = ring.Compression.powersgd(rank=1)
+    model.compile(ring.DistributedOptimizer(inner, compression=compression), "mse")
+    inner.build(model.trainable_variables)
+    path = f"{directory}/{ring.rank()}.weights.h5"
+    model.save_weights(path)
+    for _ in range(2):
+        model.load_weights(path)
+        batches = batches_of(ring.rank(), uneven=False, overflow=False)
+        model.fit(dataset_of(batches), verbose=0, shuffle=False)
+        ends.append(training.as_bytes(model.get_weights()))
+    return ends
+
+
+@pytest.mark.slow
+def test_who_loads_a_file_owes_nothing(rank_pool, tmp_path):
+    """It is of other weights."""
+    for first, second in rank_pool(2).run(loaded_worker, args=(str(tmp_path),)):
+        assert first == second
+
+
 def same_rank_worker():
     """The error of ranks that choose differently."""
     model = build()
