@@ -304,7 +304,8 @@ def timeout_worker(how):
     if first > 2:
         # What is over has a limit that is due later.
         dist.all_reduce(torch.ones(1), async_op=True).wait()
-        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2))
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+        backend.set_timeout(datetime.timedelta(seconds=2))
     if rank == 1:
         time.sleep(4)
     with pytest.raises(RuntimeError) as caught:
