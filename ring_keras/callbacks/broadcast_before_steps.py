@@ -109,12 +109,14 @@ class BroadcastBeforeSteps(CommonBeginning):
                 create_variables(self._model, element_spec)
         process_set = process_set_of(self._model)
         is_local = self._is_local()
-        if shards_state(self._model) and any(map(is_local, self._model.weights)):
+        if shards_state(self._model) and any(map(self._is_shared, self._model.weights)):
             raise ValueError(
                 "[RK336] "
                 "BroadcastGlobalVariables(local_variables=...) does not work with an "
                 "optimizer with shard_state=True, for now: all ranks take each "
-                "variable from the rank that updates it. Leave out one of them."
+                "variable from the rank that updates it. Give the layers of these "
+                "variables to DistributedOptimizer(local_layers=...), or leave out "
+                "one of them."
             )
         if self._fit is not None:
             # A rank's first batch may not fit the model.
@@ -168,6 +170,11 @@ class BroadcastBeforeSteps(CommonBeginning):
                     rank(),
                     name,
                 )
+
+    def _is_shared(self, variable: Any) -> bool:
+        """Whether a variable that is to be local is not so to the optimizers."""
+        is_asked_for = internals.variable_key(variable) in self._local_keys
+        return is_asked_for and not is_local_in(self._model)(variable)
 
     def _is_local(self) -> Callable[[Any], bool]:
         of_optimizers = is_local_in(self._model)

@@ -22,6 +22,7 @@ from ring_keras.optimizers.gradient_values import (
     Gradient,
     as_tensors,
     dense,
+    rounded,
     scaled,
     with_shape_of,
     zero_unless,
@@ -114,6 +115,11 @@ class GradientReducer:
         Each pass has a weight of its own, and each may be one without examples.
         """
         gradients = self.of_examples(gradients, sources)
+        if self.active and self._options.keeps_local:
+            gradients = [
+                rounded(gradient) if self._options.is_local(source) else gradient
+                for gradient, source in zip(gradients, sources, strict=True)
+            ]
         weight = self.step_weight()
         if weight is None:
             return gradients
@@ -287,7 +293,8 @@ class GradientReducer:
         if self._options.scale_local_gradients:
             factor = share * (factor / self.process_set.size())
         for index in local:
-            reduced[index] = scaled(gradients[index], factor)
+            own = rounded(gradients[index])
+            reduced[index] = rounded(scaled(own, factor))
         self._note([s for s, g in zip(sources, reduced, strict=True) if g is not None])
         return reduced
 

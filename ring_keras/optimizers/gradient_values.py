@@ -11,6 +11,7 @@ __all__ = [
     "Gradient",
     "as_tensors",
     "dense",
+    "rounded",
     "scaled",
     "with_rows",
     "with_shape_of",
@@ -50,6 +51,21 @@ def dense(gradient: Gradient) -> tf.Tensor | None:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.ensure_shape(tf.convert_to_tensor(gradient), gradient.shape)
+
+
+def rounded(gradient: Gradient) -> Gradient:
+    """The gradient, as its own ops round it.
+
+    TensorFlow may multiply in another order, by what others multiply the product by. It
+    does not past this, so that nothing that waits for a gradient changes its last bit.
+    """
+    gradient = as_tensors(gradient)
+    if gradient is None or tf.executing_eagerly():
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.ensure_shape(gradient.values, gradient.values.shape)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return tf.ensure_shape(gradient, gradient.shape)
 
 
 def zero_unless(condition: tf.Tensor, gradient: Gradient) -> Gradient:

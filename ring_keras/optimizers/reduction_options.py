@@ -126,12 +126,6 @@ class ReductionOptions:
                 "op=ring_keras.Average alone. Received: "
                 f"gradient_predivide_factor={factor}, op='{self.op}'"
             )
-        if self.shard_state and self.keeps_local:
-            raise ValueError(
-                "[RK336] "
-                "`shard_state` and `local_layers` do not work together yet: another "
-                "rank would update what is this rank's own. Leave out one of them."
-            )
         if self.shard_state and self.process_set is not global_process_set:
             raise ValueError(
                 "[RK336] "

@@ -8,6 +8,9 @@ have the same bits.
 The optimizer is built for all of its variables, in Keras's order. What another rank has
 is an empty variable, at the place and of the name that Keras gives it. So files have
 the places that they have without us, and all that counts variables counts as before.
+
+What each rank trains for itself (`local_layers`) is not divided: every rank has the
+state of its own, and updates it.
 """
 
 import contextlib
@@ -69,6 +72,7 @@ class ShardedState:
         optimizer: One that can be sharded.
         process_set: The ranks that train together.
         update: Updates some of its variables by their gradients.
+        is_local: Whether each rank trains a variable for itself.
     """
 
     def __init__(
@@ -76,12 +80,14 @@ class ShardedState:
         optimizer: keras.optimizers.Optimizer,
         process_set: ProcessSet,
         update: Callable[[Sequence[Gradient], Sequence[Any], Any], None],
+        is_local: Callable[[Any], bool],
     ) -> None:
         self._optimizer = optimizer
         self._process_set = process_set
         self._update_these = update
-        # By variable, of those that it is built with: the rank.
-        self._owners: dict[Hashable, int] = {}
+        self._is_local = is_local
+        # By variable, of those that it is built with: the rank. None: each rank is.
+        self._owners: dict[Hashable, int | None] = {}
         # This rank and the number of ranks, when it was built.
         self._place: tuple[int, int] | None = None
 
@@ -102,13 +108,13 @@ class ShardedState:
             return
         variables = list(variables)
         self._place = self._current_place()
-        places = balanced(
-            [_nbytes(variable) for variable in variables], self._process_set.size()
-        )
-        self._owners = {
-            internals.variable_key(variable): self._process_set.ranks[place]
-            for variable, place in zip(variables, places, strict=True)
-        }
+        # By what the ranks have in common.
+        common = [v for v in variables if not self._is_local(v)]
+        places = balanced(list(map(_nbytes, common)), self._process_set.size())
+        self._owners = dict.fromkeys(map(internals.variable_key, variables))
+        for variable, place in zip(common, places, strict=True):
+            owner = self._process_set.ranks[place]
+            self._owners[internals.variable_key(variable)] = owner
         internals.replace(self._optimizer, internals.ADD_FROM_REFERENCE, self._add)
         try:
             type(self._optimizer).build(self._optimizer, variables)
@@ -124,9 +130,9 @@ class ShardedState:
     ) -> Any:
         """In place of the optimizer's, while it is built."""
         cls = type(self._optimizer)
-        owner = self._owners[internals.variable_key(reference_variable)]
+        owner = self._owner(reference_variable)
         accumulates = name == internals.GRADIENT_ACCUMULATOR
-        if owner != self._rank() and not accumulates:
+        if not self._updates(reference_variable) and not accumulates:
             internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_empty)
         try:
             variable = cls.add_variable_from_reference(
@@ -135,7 +141,7 @@ class ShardedState:
         finally:
             internals.restore(self._optimizer, internals.ADD_VARIABLE)
         # What accumulates has each rank's own gradients, until they are reduced.
-        if not accumulates and self._process_set.size() > 1:
+        if owner is not None and not accumulates and self._process_set.size() > 1:
             set_shard(variable, Shard(owner, tuple(reference_variable.shape)))
             internals.replace(
                 variable, internals.SERIALIZE_TO_TENSORS, self._refuse_checkpoint
@@ -182,14 +188,14 @@ class ShardedState:
         own = [
             (gradient, variable)
             for gradient, variable in zip(grads, trainable_variables, strict=True)
-            if self._owner(variable) == self._rank()
+            if self._updates(variable)
         ]
         self._update_these([g for g, _ in own], [v for _, v in own], learning_rate)
         self._share(trainable_variables, "update")
 
     def _decay(self, variables: Sequence[Any]) -> None:
         type(self._optimizer)._apply_weight_decay(
-            self._optimizer, [v for v in variables if self._owner(v) == self._rank()]
+            self._optimizer, list(filter(self._updates, variables))
         )
 
     def _update_averages(self, trainable_variables: Sequence[Any]) -> None:
@@ -234,8 +240,10 @@ class ShardedState:
             return
         groups: dict[tuple[int, str], list[Any]] = {}
         for variable in map(internals.tensorflow_variable, variables):
-            key = self._owner(variable), variable.dtype.base_dtype.name
-            groups.setdefault(key, []).append(variable)
+            owner = self._owner(variable)
+            if owner is not None:
+                key = owner, variable.dtype.base_dtype.name
+                groups.setdefault(key, []).append(variable)
         with one_step(is_of_training=False):
             for owner, dtype in sorted(groups):
                 group = groups[owner, dtype]
@@ -249,8 +257,12 @@ class ShardedState:
                     for variable, value in zip(group, values, strict=True):
                         variable.assign(value)
 
-    def _owner(self, variable: Any) -> int:
+    def _owner(self, variable: Any) -> int | None:
         return self._owners[internals.variable_key(variable)]
+
+    def _updates(self, variable: Any) -> bool:
+        """Whether this rank does."""
+        return self._owner(variable) in (None, self._rank())
 
     def _has(self, variable: Any) -> bool:
         shard = shard_of(variable)

@@ -42,7 +42,7 @@ class UpdateHook(OptimizerHook):
         fused.install()
         if self.options.shard_state:
             self._sharded = ShardedState(
-                self._optimizer, self.process_set, fused.update
+                self._optimizer, self.process_set, fused.update, self.options.is_local
             )
             self._sharded.install()
 

@@ -18,6 +18,7 @@ from ring_keras.job.process_set import global_process_set
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.sharded_files import failed_save_told
 from ring_keras.optimizers.sharded_state import sharded_steps
+from ring_keras.training.distributed_models import is_local_in
 from ring_keras.training.told_errors import note_told
 
 __all__ = ["is_told_of_files", "whole_save"]
@@ -26,6 +27,19 @@ is_told_of_files: PerJob[bool] = PerJob(bool)
 """Whether this rank has said that another one saves to the same path, or need not."""
 
 _ONE_FILE = (".h5", ".hdf5", ".keras")
+_COMMON_FILE = (
+    "ring_keras: [RK653] "
+    "rank %d has saved '%s' while another process saved it, too: the file is "
+    "that of the last one. Save on one rank, by `if ring_keras.rank() == 0:`, "
+    "or to a path for each. A keras.callbacks.ModelCheckpoint saves on one "
+    "rank by itself where the optimizer is distributed."
+)
+_FILE_OF_ONE = (
+    "ring_keras: [RK653] "
+    "rank %d has saved '%s' while another process saved it, too, and each rank trains "
+    "its own '%s' (local_layers): the file has that of the last one. Save to a path "
+    "for each rank, with ring_keras.rank() in it."
+)
 
 
 def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,8 +73,12 @@ def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
             result, is_shared = _put(
                 beside, path, lambda: save(self, str(beside), *args, **kwargs)
             )
-        if is_shared and not shares:  # Then all ranks are meant to save.
-            _warn_once(job, str(filepath))
+        local = next(filter(is_local_in(self), self.weights), None)
+        if is_shared and not shares:
+            _warn_once(job, _COMMON_FILE, job.rank, str(filepath))
+        elif is_shared and local is not None:  # Else all ranks are meant to save it.
+            name = getattr(local, "path", local.name)
+            _warn_once(job, _FILE_OF_ONE, job.rank, str(filepath), name)
         return result
 
     return saved
@@ -121,16 +139,8 @@ def _has_others(beside: Path, path: Path, began: float) -> bool:
     return False
 
 
-def _warn_once(job: Job, path: str) -> None:
+def _warn_once(job: Job, message: str, *args: Any) -> None:
     # The first two of a host have seen each other.
     if job.local_rank <= 1 and not is_told_of_files.of(job):
         is_told_of_files.put(job, True)
-        logging.warning(
-            "ring_keras: [RK653] "
-            "rank %d has saved '%s' while another process saved it, too: the file is "
-            "that of the last one. Save on one rank, by `if ring_keras.rank() == 0:`, "
-            "or to a path for each. A keras.callbacks.ModelCheckpoint saves on one "
-            "rank by itself where the optimizer is distributed.",
-            job.rank,
-            path,
-        )
+        logging.warning(message, *args)

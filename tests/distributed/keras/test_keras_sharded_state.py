@@ -635,9 +635,7 @@ class OwnAdam(keras.optimizers.Adam):
 
 def refused_options_worker(path: str) -> None:
     optimizer = ring.DistributedOptimizer
-    layer = keras.layers.Dense(1)
     adam = keras.optimizers.Adam
-    refused("RK336", lambda: optimizer(adam(), local_layers=layer, shard_state=True))
     refused("RK336", lambda: optimizer(OwnAdam(), shard_state=True))
     refused("RK336", lambda: optimizer("adafactor", shard_state=True))
     one = ring.add_process_set([0])
