@@ -1,3 +1,9 @@
+from .adafactor import Means as Means
+from .adafactor import expected_means as expected_means
+from .adafactor import means_of as means_of
+from .adafactor import next_mean as next_mean
+from .adafactor import untrack_placeholders as untrack_placeholders
+from .adafactor import untracked_placeholders as untracked_placeholders
 from .callback_lists import call_before_callbacks as call_before_callbacks
 from .callback_lists import leave_out_batch_end as leave_out_batch_end
 from .callback_lists import remove_progress_bar as remove_progress_bar

@@ -21,6 +21,7 @@ __all__ = [
     "CHOOSING_DATASETS",
     "CLASS_WEIGHT",
     "CLIP_GRADIENTS",
+    "COLUMN_MEANS",
     "CONSUMER_INDEX",
     "DATA",
     "DIRECTED_DATASET",
@@ -61,6 +62,7 @@ __all__ = [
     "RANDOM_DATASET",
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
+    "ROW_MEANS",
     "SAVE_VARIABLES",
     "SELECTOR",
     "SERIALIZED_DATASET",
@@ -253,6 +255,8 @@ ADAM_VELOCITY = "_velocities"
 RMSPROP_MOMENTUM = "_momentums"
 GRADIENT_ACCUMULATOR = "gradient_accumulator"  # In a variable's name.
 AVERAGES = "_model_variables_moving_average"
+ROW_MEANS = "_r"
+COLUMN_MEANS = "_c"
 
 CLIP_GRADIENTS = "_clip_gradients"
 BACKEND_APPLY_GRADIENTS = "_backend_apply_gradients"

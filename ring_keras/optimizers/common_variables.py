@@ -97,12 +97,20 @@ def common_state(
     }
     local = {_name_in_optimizers(weight) for weight in weights if is_local(weight)}
     others = {_name_in_optimizers(weight) for weight in weights} - local
+    # Adafactor does not name these after their weights.
+    means = {
+        id(mean)
+        for optimizer in internals.innermost(optimizers if local else ())
+        for mean, weight in internals.means_of(optimizer)
+        if is_local(weight)
+    }
     return [
         variable
         for variable in variables
         if id(variable) not in own
         and shard_of(variable) is None
         and id(variable) not in left
+        and id(variable) not in means
         and not is_local(variable)
         and not (local and _is_of(variable, local, others))
     ]

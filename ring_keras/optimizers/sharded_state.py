@@ -14,6 +14,7 @@ state of its own, and updates it.
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -42,6 +43,7 @@ __all__ = [
 
 SHARDABLE: Final = (
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -88,6 +90,8 @@ class ShardedState:
         self._is_local = is_local
         # By variable, of those that it is built with: the rank. None: each rank is.
         self._owners: dict[Hashable, int | None] = {}
+        # What Adafactor is about to add.
+        self._means: internals.Means | None = None
         # This rank and the number of ranks, when it was built.
         self._place: tuple[int, int] | None = None
 
@@ -115,11 +119,14 @@ class ShardedState:
         for variable, place in zip(common, places, strict=True):
             owner = self._process_set.ranks[place]
             self._owners[internals.variable_key(variable)] = owner
+        self._means = internals.expected_means(self._optimizer, variables)
         internals.replace(self._optimizer, internals.ADD_FROM_REFERENCE, self._add)
+        internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_mean)
         try:
             type(self._optimizer).build(self._optimizer, variables)
         finally:
             internals.restore(self._optimizer, internals.ADD_FROM_REFERENCE)
+            internals.restore(self._optimizer, internals.ADD_VARIABLE)
 
     def _add(
         self,
@@ -130,28 +137,47 @@ class ShardedState:
     ) -> Any:
         """In place of the optimizer's, while it is built."""
         cls = type(self._optimizer)
-        owner = self._owner(reference_variable)
+        # What accumulates has each rank's own gradients, until they are reduced.
         accumulates = name == internals.GRADIENT_ACCUMULATOR
+        add = functools.partial(cls.add_variable, self._optimizer)
         if not self._updates(reference_variable) and not accumulates:
-            internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_empty)
+            add = self._add_empty
+        internals.replace(self._optimizer, internals.ADD_VARIABLE, add)
         try:
             variable = cls.add_variable_from_reference(
                 self._optimizer, reference_variable, name, *args, **kwargs
             )
         finally:
-            internals.restore(self._optimizer, internals.ADD_VARIABLE)
-        # What accumulates has each rank's own gradients, until they are reduced.
-        if owner is not None and not accumulates and self._process_set.size() > 1:
-            set_shard(variable, Shard(owner, tuple(reference_variable.shape)))
-            internals.replace(
-                variable, internals.SERIALIZE_TO_TENSORS, self._refuse_checkpoint
-            )
+            internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_mean)
+        if not accumulates:
+            self._mark(variable, reference_variable, reference_variable.shape)
+        return variable
+
+    def _add_mean(self, shape: Any, *args: Any, **kwargs: Any) -> Any:
+        """In place of the optimizer's, where Keras names no variable."""
+        add = functools.partial(type(self._optimizer).add_variable, self._optimizer)
+        if self._means is None:  # All ranks have it.
+            return add(shape, *args, **kwargs)
+        reference = internals.next_mean(self._means, shape)
+        if not self._updates(reference):
+            add = self._add_empty
+        variable = add(shape, *args, **kwargs)
+        self._mark(variable, reference, shape)
         return variable
 
     def _add_empty(self, shape: Any, *args: Any, **kwargs: Any) -> Any:
         return type(self._optimizer).add_variable(
             self._optimizer, (0,), *args, **kwargs
         )
+
+    def _mark(self, variable: Any, reference: Any, shape: Sequence[int]) -> None:
+        """Says of what is kept for another variable who has it, if one rank does."""
+        owner = self._owner(reference)
+        if owner is not None and self._process_set.size() > 1:
+            set_shard(variable, Shard(owner, tuple(shape)))
+            internals.replace(
+                variable, internals.SERIALIZE_TO_TENSORS, self._refuse_checkpoint
+            )
 
     def _refuse_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Where TensorFlow saves or restores the variables of this rank."""
@@ -168,11 +194,14 @@ class ShardedState:
         optimizer = self._optimizer
         variables = list(internals.trainable_variables(optimizer))
         unfiled = internals.unfiled_state([optimizer])
+        has_untracked = bool(internals.untracked_placeholders(optimizer))
         before = internals.forget_state(optimizer)
         self.build(variables)
         optimizer.built = True
         for (_, name), old in unfiled.items():
             internals.untrack_state(optimizer, name).assign(old)
+        if has_untracked:
+            internals.untrack_placeholders(optimizer)
         for old, new in zip(before, internals.optimizer_state(optimizer), strict=True):
             if self._has(new):
                 new.assign(old)

@@ -30,6 +30,7 @@ MAKERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
         use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
     ),
     "averages": lambda: optimizers.Adamax(0.01, use_ema=True, ema_momentum=0.5),
+    "adafactor": lambda: optimizers.Adafactor(0.05),
     "accumulation": lambda: optimizers.Adam(
         0.01, gradient_accumulation_steps=2, clipvalue=0.01
     ),

@@ -62,6 +62,16 @@ MAKERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "ftrl": lambda: optimizers.Ftrl(0.1),
     "lion": lambda: optimizers.Lion(0.01),
     "lamb": lambda: optimizers.Lamb(0.01),
+    "adafactor": lambda: optimizers.Adafactor(0.01),
+    "adafactor_crossed": lambda: optimizers.Adafactor(
+        0.01,
+        weight_decay=0.1,
+        gradient_accumulation_steps=2,
+        global_clipnorm=0.5,
+        use_ema=True,
+        ema_momentum=0.5,
+        ema_overwrite_frequency=2,
+    ),
     "clipvalue": lambda: optimizers.Adam(0.01, clipvalue=0.01),
     "clipnorm": lambda: optimizers.Adam(0.01, clipnorm=0.05),
     "global_clipnorm": lambda: optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
@@ -251,6 +261,58 @@ def test_a_state_that_is_divided_later_has_the_same_variables(rank_pool):
     rank_pool(2).run(built_before_worker)
 
 
+def deep_layers() -> list[keras.layers.Layer]:
+    """Weights of one to four dimensions."""
+    return [
+        keras.layers.Reshape((6, 1, 1)),
+        keras.layers.Conv2D(5, (3, 1), activation="tanh"),
+        keras.layers.Reshape((4, 5)),
+        keras.layers.Conv1D(4, 2),
+        keras.layers.Flatten(),
+        keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
+    ]
+
+
+def means_worker(scales: bool) -> list[bytes]:
+    """Adafactor's rows and columns, also where it is built before it is divided."""
+
+    def make() -> keras.optimizers.Optimizer:
+        adafactor = optimizers.Adafactor(0.05)
+        return optimizers.LossScaleOptimizer(adafactor) if scales else adafactor
+
+    models, states = [], []
+    for when in ("never", "before", "after"):
+        model = training.assemble(1, deep_layers, None)
+        optimizer = make()
+        if when == "after":
+            optimizer.build(model.trainable_variables)
+            training.compile_model(model, optimizer)
+        ring.DistributedOptimizer(optimizer, shard_state=when != "never")
+        training.compile_model(model, optimizer)
+        training.fit(model, shared_data(), training.BATCH)
+        store: dict[str, Any] = {}
+        optimizer.save_own_variables(store)
+        states.append([np.asarray(store[key]).tobytes() for key in store])
+        models.append(model)
+        shards = [shard_of(variable) for variable in optimizer.variables]
+        kept = [shard for shard in shards if shard is not None]
+        # A row, a column and what is made of them; of vectors the last alone.
+        assert len(kept) == (0 if when == "never" else 3 * 3 + 3)
+    whole, before, after = states
+    assert whole == before == after
+    assert state_bytes(models[1].optimizer) < 0.9 * state_bytes(models[0].optimizer)
+    return [training.as_bytes(model.get_weights()) for model in models]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scales", [False, True])
+@pytest.mark.parametrize("size", [2, 3])
+def test_means_of_rows_and_columns_are_divided(rank_pool, size, scales):
+    results = rank_pool(size).run(means_worker, args=(scales,))
+
+    assert len({weights for result in results for weights in result}) == 1
+
+
 def idle_rank_worker() -> list[bytes]:
     """A rank updates none of the variables, and is then the one that others follow."""
     result = []
@@ -317,11 +379,11 @@ def test_compiled_steps_train_the_same_weights(rank_pool, names):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_three_ranks_train_the_same_weights(rank_pool, way):
-    names = [*SOME, "adam", "clipvalue", "clipnorm", "lamb"]
+    names = [*SOME, "adam", "clipvalue", "clipnorm", "lamb", "adafactor_crossed"]
     if way == "jit":
         if not _libraries.has_xla_kernels():
             pytest.skip("needs TensorFlow 2.20 or newer")
-        names = ["averages_taken", "accumulation"]  # Each compiles for long.
+        names = ["averages_taken", "adafactor_crossed"]  # Each compiles for long.
     require_same_weights(rank_pool(3).run(compare_worker, args=(way, names)))
 
 
@@ -459,6 +521,7 @@ def files_worker(path: str, name: str) -> None:
         pytest.param("loss_scaled", marks=pytest.mark.slow),
         pytest.param("averages_taken", marks=pytest.mark.slow),
         pytest.param("nadam", marks=pytest.mark.slow),
+        pytest.param("adafactor", marks=pytest.mark.slow),
     ],
 )
 def test_files_have_the_whole_state(rank_pool, tmp_path, name):
@@ -637,7 +700,6 @@ def refused_options_worker(path: str) -> None:
     optimizer = ring.DistributedOptimizer
     adam = keras.optimizers.Adam
     refused("RK336", lambda: optimizer(OwnAdam(), shard_state=True))
-    refused("RK336", lambda: optimizer("adafactor", shard_state=True))
     one = ring.add_process_set([0])
     refused("RK336", lambda: optimizer(adam(), process_set=one, shard_state=True))
     ring.remove_process_set(one)
