@@ -37,7 +37,16 @@ class BackupWriter:
             Exception: Why the backup before could not be written; see `wait`.
         """
         self.wait()
-        weights = internals.weights_file(model)
+        self.begin(internals.weights_file(model), model, steps)
+
+    def begin(self, weights: memoryview, model: keras.Model, steps: int) -> None:
+        """The same with what has been copied, when nothing is being written.
+
+        Args:
+            weights: As `keras_internals.weights_file` gives them.
+            model: Whose weights they are.
+            steps: See `save`.
+        """
         unfiled = unfiled_values(model)
         self._write.begin(lambda: self._save(weights, steps, unfiled))
 

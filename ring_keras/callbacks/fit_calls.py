@@ -21,7 +21,9 @@ from ring_keras.callbacks.same_data import (
     warn_of_shards,
 )
 from ring_keras.callbacks.sharded_saves import (
+    backups_of_all,
     make_directory,
+    require_same_backups,
     require_same_savers,
     when_it_saves,
 )
@@ -77,6 +79,7 @@ def agree_on_calls(
         "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
         "checkpoints": [when_it_saves(saver) for saver in savers],
+        "backups": backups_of_all(callbacks.callbacks, callbacks.model),
         "board": None if board is None else board.update_freq,
         "has_own_board": any(
             getattr(one, "gathers_figures", False) for one in callbacks.callbacks
@@ -93,6 +96,7 @@ def agree_on_calls(
     begin_together(process_set, parts_of(callbacks.model))
     everyones = allgather_object(ours, name="fit/calls", process_set=process_set)
     validate = [theirs["validates"] for theirs in everyones]
+    require_same_backups([theirs["backups"] for theirs in everyones], process_set)
     require_same_savers(
         [theirs["checkpoints"] for theirs in everyones], validate, process_set
     )
@@ -103,7 +107,13 @@ def agree_on_calls(
             continue
         if file and all(file in theirs["files"] for theirs in everyones):
             del callbacks.callbacks[place]
-            insert_callback(callbacks, place, RootOnly(callback, root_rank))
+            if backups_of_all([callback], callbacks.model):
+                from ring_keras.callbacks.shared_backup import SharedBackup
+
+                of_all: keras.callbacks.Callback = SharedBackup(callback, root_rank)
+            else:
+                of_all = RootOnly(callback, root_rank)
+            insert_callback(callbacks, place, of_all)
     if not any(theirs["has_own_board"] for theirs in everyones):
         freqs = [theirs["board"] for theirs in everyones]
         _add_to_board(callbacks, board, freqs, root_rank, process_set)

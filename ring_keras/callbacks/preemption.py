@@ -20,7 +20,9 @@ from ring_keras.callbacks.backup_writer import BackupWriter
 from ring_keras.errors import RingKerasError
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
+from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
+from ring_keras.optimizers.sharded_files import give_loaded, loading_for_all
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
@@ -64,6 +66,8 @@ class Preemption(keras.callbacks.Callback):
       with the same RingKerasError: after the step in which this is noticed, or at the
       end.
     - A backup does not hold the state of other callbacks, such as `EarlyStopping`.
+    - Where the ranks divide the optimizer's state (`shard_state=True`), all of them
+      take part in each save. The next start may have any number of ranks.
     - Ranks that train apart (`sync_every`) do not meet where a signal ends an epoch.
       Each other rank saves a backup of its own, in `backup_dir/rank-<rank>`.
 
@@ -105,6 +109,8 @@ class Preemption(keras.callbacks.Callback):
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
         self._restored: int | None = None
+        # What it has read of a state that the ranks divide.
+        self._loaded: dict[int, list[Any]] = {}
         # Whether this rank goes on with a backup of its own; None if ranks have none.
         self._has_own: bool | None = None
         # What this rank has had for itself, until all have the root's variables; None
@@ -127,13 +133,15 @@ class Preemption(keras.callbacks.Callback):
         fit.when(Moment.RANKS_ARE_ALIKE, self, self._go_on)
         fit.stays_apart = self._ends_in_epoch
         self._failure = self._restored = None
+        self._loaded = {}
         self._has_own = None
         self._own_states = []
         try:
             require_built(self.model)
             if self._is_root():
                 self._writer = BackupWriter(self._files)
-                self._restored = self._writer.restore(self.model)
+                with loading_for_all() as self._loaded:
+                    self._restored = self._writer.restore(self.model)
             elif self._saves():
                 own = f"{self._backup_dir.rstrip('/')}/rank-{rank()}"
                 self._writer = BackupWriter(BackupFiles(own))
@@ -160,6 +168,14 @@ class Preemption(keras.callbacks.Callback):
         if not self._agreed(0 if failure is None else 1):
             if meeting_optimizers(self.model):
                 self._restore_own()
+            loaded, self._loaded = self._loaded, {}
+            if shards_state(self.model):
+                give_loaded(
+                    internals.optimizers_of(self.model),
+                    loaded,
+                    self.root_rank,
+                    process_set_of(self.model),
+                )
             return
         if failure is not None:
             raise failure
@@ -264,8 +280,9 @@ class Preemption(keras.callbacks.Callback):
         signal_number = self._agreed(self._received())
         if signal_number:
             self._attempt(self._writer.wait)  # Whatever became of it, this one counts.
-            self._end(signal_number, self._attempt(self._save_and_wait))
-        self._raise_on_all(self._attempt(self._save))
+            error = self._attempt_to_save() or self._attempt(self._writer.wait)
+            self._end(signal_number, error)
+        self._raise_on_all(self._attempt_to_save())
         self._ranks_will_meet = True
 
     def _leave_validation(self, signal_number: int) -> None:
@@ -353,12 +370,22 @@ class Preemption(keras.callbacks.Callback):
                 return error
         return None
 
-    def _save(self) -> None:
-        self._writer.save(self.model, internals.steps_done_of(self.model) or 0)
-
-    def _save_and_wait(self) -> None:
-        self._save()
-        self._writer.wait()
+    def _attempt_to_save(self) -> Exception | None:
+        """The same of a save, in which all ranks take part if each has a part."""
+        steps = internals.steps_done_of(self.model) or 0
+        if not shards_state(self.model):
+            return self._attempt(lambda: self._writer.save(self.model, steps))
+        error = self._attempt(self._writer.wait)
+        try:
+            if not self._is_root():
+                internals.run_through_weights_file(self.model)
+                return None
+            weights = internals.weights_file(self.model)
+        except Exception as problem:
+            return problem
+        if error is None:
+            self._writer.begin(weights, self.model, steps)
+        return error
 
     def _saves(self) -> bool:
         """Ranks that train apart have each something that no other has."""

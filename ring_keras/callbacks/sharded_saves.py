@@ -13,11 +13,16 @@ from ring_keras.callbacks.root_only import RootOnly
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.states.written_files import file_of
 from ring_keras.training.distributed_models import is_local_in, process_set_of
 
 __all__ = [
+    "backups_of_all",
     "make_directory",
     "refuse_savers_of_one_rank",
+    "refuse_where_ranks_change",
+    "require_same_backups",
     "require_same_savers",
     "when_it_saves",
 ]
@@ -26,7 +31,7 @@ __all__ = [
 # SwapEMAWeights puts all averages into the model.
 _BACKUPS = {"keras.BackupAndRestore", "ring_keras.Preemption"}
 _REFUSED = {
-    *_BACKUPS,
+    "keras.BackupAndRestore",
     "keras.SwapEMAWeights",
     "ring_keras.BestModelCheckpoint",
     "ring_keras.ReportCheckpoint",
@@ -63,6 +68,8 @@ def refuse_savers_of_one_rank(
         if not shards_state(model):
             continue
         refused = sorted(names & _REFUSED)
+        if type(callback) is keras.callbacks.BackupAndRestore:
+            refused = []
         if inside is not callback and "keras.ModelCheckpoint" in names:
             refused = ["ring_keras.RootOnly(ModelCheckpoint)"]
         if not refused:
@@ -76,6 +83,49 @@ def refuse_savers_of_one_rank(
         )
 
 
+def refuse_where_ranks_change(
+    callbacks: Sequence[keras.callbacks.Callback], model: keras.Model
+) -> None:
+    """Raises if one of these does not go with a divided state that is divided anew.
+
+    Also where there is one rank as yet.
+
+    Raises:
+        ValueError: Before anything is trained.
+    """
+    sharded = [
+        optimizer
+        for optimizer in internals.innermost_optimizers(model)
+        if (hook := OptimizerHook.of(optimizer)) is not None
+        and hook.options.shard_state
+    ]
+    for callback in callbacks if sharded else ():
+        inside = callback.callback if isinstance(callback, RootOnly) else callback
+        names = {
+            f"{base.__module__.split('.')[0]}.{base.__name__}"
+            for base in type(inside).__mro__
+        }
+        refused = sorted(names & {*_REFUSED, "keras.ModelCheckpoint"})
+        if refused:
+            raise ValueError(
+                "[RK336] "
+                f"ring_keras.callbacks.Elastic and {refused[0].partition('.')[2]} do "
+                "not work in one fit() with an optimizer with shard_state=True, for "
+                "now. Save by ring_keras.callbacks.Checkpoint, or leave out "
+                "shard_state."
+            )
+        if getattr(inside, "momentum_correction", False) and any(
+            map(internals.velocities, sharded)
+        ):
+            raise ValueError(
+                "[RK336] "
+                f"ring_keras.callbacks.Elastic and {type(inside).__name__} do not work "
+                "in one fit() with an optimizer with shard_state=True whose momentum "
+                "it scales between two steps, for now: the copies of other ranks' "
+                "parts are made after a step. Give it momentum_correction=False."
+            )
+
+
 def _refuse_backups(names: Sequence[str], local: Any) -> None:
     """Of the first rank's model, from which all would go on."""
     if names:
@@ -87,6 +137,39 @@ def _refuse_backups(names: Sequence[str], local: Any) -> None:
             "with new ones. "
             "Save on each rank, to a path of its own, by model.save()."
         )
+
+
+def backups_of_all(
+    callbacks: Sequence[keras.callbacks.Callback], model: keras.Model
+) -> list[list[Any]]:
+    """In plain values: which `BackupAndRestore` save a state that ranks divide."""
+    return [
+        [file_of(callback), callback.save_freq]
+        for callback in callbacks
+        if type(callback) is keras.callbacks.BackupAndRestore and shards_state(model)
+    ]
+
+
+def require_same_backups(
+    everyones: Sequence[list[list[Any]]], process_set: ProcessSet
+) -> None:
+    """Raises if a rank would save with the others, when some do not.
+
+    Args:
+        everyones: For each rank of the process set: `backups_of_all`.
+        process_set: The ranks that train together.
+
+    Raises:
+        RankMismatchError: On every rank.
+    """
+    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
+        if theirs != everyones[0]:
+            raise RankMismatchError(
+                "[RK338] "
+                "with shard_state=True the ranks save together, but not with the same "
+                "backup_dir and save_freq of BackupAndRestore: ranks "
+                f"{process_set.ranks[0]} and {rank} differ. Give every rank the same."
+            )
 
 
 def make_directory(callback: keras.callbacks.ModelCheckpoint) -> None:

@@ -74,6 +74,7 @@ from .names import OVERWRITE_DIRECTLY as OVERWRITE_DIRECTLY
 from .names import PRIVATE_NAMES as PRIVATE_NAMES
 from .names import REDUCTION_AXES as REDUCTION_AXES
 from .names import RMSPROP_MOMENTUM as RMSPROP_MOMENTUM
+from .names import SAVE_BACKUP as SAVE_BACKUP
 from .names import SAVE_VARIABLES as SAVE_VARIABLES
 from .names import SERIALIZE_TO_TENSORS as SERIALIZE_TO_TENSORS
 from .names import SGD_MOMENTUM as SGD_MOMENTUM
@@ -129,7 +130,9 @@ from .replacing import restore as restore
 from .saving import FileGroup as FileGroup
 from .saving import archive_without_weights as archive_without_weights
 from .saving import file_groups as file_groups
+from .saving import run_through_weights_file as run_through_weights_file
 from .saving import weights_file as weights_file
+from .saving import with_inner as with_inner
 from .saving import with_weights as with_weights
 from .saving import write_groups as write_groups
 from .steps import ask_before_steps as ask_before_steps

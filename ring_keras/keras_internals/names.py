@@ -63,6 +63,7 @@ __all__ = [
     "REDUCTION_AXES",
     "RMSPROP_MOMENTUM",
     "ROW_MEANS",
+    "SAVE_BACKUP",
     "SAVE_VARIABLES",
     "SELECTOR",
     "SERIALIZED_DATASET",
@@ -115,6 +116,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "test_step",
         "train_step",
     ),
+    "keras.callbacks.BackupAndRestore": ("_save_model",),
     "keras.callbacks.TensorBoard": ("_train_writer",),
     "keras.layers.BatchNormalization": ("_moments",),
     "keras.layers.Layer": ("_flatten_layers",),
@@ -270,6 +272,7 @@ TAKE_AVERAGES = "_overwrite_model_variables_with_average_value"
 BUILD = "build"
 ADD_VARIABLE = "add_variable"
 ADD_FROM_REFERENCE = "add_variable_from_reference"
+SAVE_BACKUP = "_save_model"
 SAVE_VARIABLES = "save_own_variables"
 SERIALIZE_TO_TENSORS = "_serialize_to_tensors"
 LOAD_VARIABLES = "load_own_variables"

@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,9 @@ __all__ = [
     "FileGroup",
     "archive_without_weights",
     "file_groups",
+    "run_through_weights_file",
     "weights_file",
+    "with_inner",
     "with_weights",
     "write_groups",
 ]
@@ -37,6 +39,36 @@ def weights_file(model: keras.Model) -> memoryview:
     saving._save_state(model, store, None, "", set())
     store.close()
     return file.getbuffer()
+
+
+def run_through_weights_file(model: keras.Model) -> None:
+    """Does all that `weights_file` does, and keeps nothing.
+
+    For ranks that take part in another one's file.
+    """
+    saving: Any = keras.src.saving.saving_lib
+    store: Any = saving.H5IOStore
+
+    class Forgetful(store):  # type: ignore[misc]
+        """Makes no file."""
+
+        def __init__(self) -> None:
+            pass
+
+        def __bool__(self) -> bool:
+            return True
+
+        def make(self, path: str, metadata: Any = None) -> "_Nothing":
+            return _Nothing()
+
+    saving._save_state(model, Forgetful(), None, "", set())
+
+
+class _Nothing(dict[str, Any]):
+    """Keeps none of what it is given."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        pass
 
 
 @dataclass
@@ -128,7 +160,7 @@ def _walk(model: keras.Model, assets: Any) -> list[FileGroup]:
     plain = keras.optimizers.Optimizer.save_own_variables
     earlier: list[tuple[keras.optimizers.Optimizer, Any]] = []
     try:
-        for optimizer in _with_inner(optimizers_of(model)):
+        for optimizer in with_inner(optimizers_of(model)):
             if type(optimizer).save_own_variables is not plain:
                 continue  # Whoever looks at the groups finds that they are others.
             earlier.append((optimizer, replacement(optimizer, SAVE_VARIABLES)))
@@ -150,9 +182,10 @@ def _saver_of(optimizer: keras.optimizers.Optimizer) -> Callable[[Any], None]:
     return save
 
 
-def _with_inner(
-    optimizers: list[keras.optimizers.Optimizer],
+def with_inner(
+    optimizers: Iterable[keras.optimizers.Optimizer],
 ) -> Iterator[keras.optimizers.Optimizer]:
+    """These, and those in them, each once."""
     waiting = list(optimizers)
     seen: set[int] = set()
     while waiting:

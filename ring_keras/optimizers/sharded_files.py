@@ -5,7 +5,7 @@ All ranks save together, as each has a part; each loads its own part of a file.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -18,11 +18,21 @@ from ring_keras.errors import CollectiveTimeoutError, PeerLostError, RingKerasEr
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast import broadcast
 from ring_keras.ops.shards import shard_of
-from ring_keras.optimizers.sharded_state import require_parts_of_one_state
+from ring_keras.optimizers.sharded_state import (
+    parts_of_different_states,
+    require_parts_of_one_state,
+)
+from ring_keras.values.objects import allgather_object
 from ring_keras.values.outcomes import gather_outcomes
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["ShardedFiles", "failed_save_told", "one_rank_alone"]
+__all__ = [
+    "ShardedFiles",
+    "failed_save_told",
+    "give_loaded",
+    "loading_for_all",
+    "one_rank_alone",
+]
 
 
 class ShardedFiles:
@@ -98,6 +108,79 @@ class ShardedFiles:
             shard = shard_of(variable)
             if shard is None or shard.owner == rank:
                 variable.assign(store[str(index)])
+        if _loading.kept is not None:
+            values = [np.array(store[str(index)]) for index in range(len(variables))]
+            _loading.kept[id(self._optimizer)] = values
+
+
+class _Loading(threading.local):
+    kept: dict[int, list[Any]] | None = None
+
+
+_loading = _Loading()
+
+
+@contextlib.contextmanager
+def loading_for_all() -> Iterator[dict[int, list[Any]]]:
+    """Keeps what is loaded in it, as one rank loads what all are to have.
+
+    Yields:
+        By the `id` of an optimizer: what the file has for its variables.
+    """
+    before, _loading.kept = _loading.kept, {}
+    try:
+        yield _loading.kept
+    finally:
+        _loading.kept = before
+
+
+def give_loaded(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+    loaded: Mapping[int, Sequence[Any]],
+    root_rank: int,
+    process_set: ProcessSet,
+) -> None:
+    """Gives each rank its part of what one of them has loaded; collective.
+
+    Args:
+        optimizers: All that a model has, in the same order on all ranks.
+        loaded: On the root, as `loading_for_all` has kept it.
+        root_rank: The one that has loaded.
+        process_set: The ranks that train together.
+
+    Raises:
+        RankMismatchError: On every rank, if they have other optimizers than the root.
+    """
+    known = list(internals.with_inner(optimizers))
+    # By place: how many variables it has here, and in what this rank has loaded.
+    own = [[len(one.variables), len(loaded.get(id(one), ()))] for one in known]
+    everyones = allgather_object(own, name="optimizer/loaded", process_set=process_set)
+    its = everyones[process_set.position_of(root_rank)]
+    for other, theirs in zip(process_set.ranks, everyones, strict=True):
+        counts, its_counts = ([count for count, _ in one] for one in (theirs, its))
+        if any(count for _, count in its) and counts != its_counts:
+            raise parts_of_different_states(
+                f"rank {root_rank} has restored optimizers of {its_counts} variables, "
+                f"and those of rank {other} have {counts}"
+            )
+    rank = process_set.ranks[process_set.rank()]
+    for place, optimizer in enumerate(known):
+        if not its[place][1]:
+            continue
+        values = loaded.get(id(optimizer))
+        for index, variable in enumerate(optimizer.variables):
+            shard = shard_of(variable)
+            shape = tuple(variable.shape) if shard is None else shard.shape
+            dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+            value = np.zeros(shape, dtype) if values is None else values[index]
+            given = broadcast(
+                np.asarray(value, dtype).reshape(shape),
+                root_rank,
+                name=f"optimizer/loaded/{place}/{index}",
+                process_set=process_set,
+            )
+            if shard is None or shard.owner == rank:
+                variable.assign(given)
 
 
 class _Save(threading.local):
@@ -149,7 +232,7 @@ def failed_save_told(
             note_told(error)
         raise
     finally:
-        _save.has_met = before
+        _save.has_met |= before
 
 
 class _Alone(threading.local):

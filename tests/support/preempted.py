@@ -43,10 +43,21 @@ class Sends(keras.callbacks.Callback):
             os.kill(os.getpid(), self._number)
 
 
-def train(directory, sends=None, validates=False, averages=True, **options):
+def train(
+    directory,
+    sends=None,
+    validates=False,
+    averages=True,
+    optimizer=None,
+    shard_state=False,
+    **options,
+):
     """The weights after it, as bytes; None in place of what a signal has ended."""
     keras.utils.set_random_seed(100 + ring.rank())
-    model = training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
+    optimizer = optimizer or keras.optimizers.Adam(0.01)
+    if shard_state:
+        optimizer = ring.DistributedOptimizer(optimizer, shard_state=True)
+    model = training.compile_model(training.build(3), optimizer)
     resume = ring.data.Resume()
     part = ring.data.shard(training.dataset(COUNT), seed=1, resume=resume)
     own = [ring.callbacks.Preemption(directory, **options), resume]

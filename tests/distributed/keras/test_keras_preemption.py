@@ -39,6 +39,59 @@ def signal_worker(directory, ranks, number):
     return resumed == whole, history["loss"][-1], later["loss"][-1], whole
 
 
+def sharded_worker(directory, make):
+    """All ranks take part in each save, and each takes its part of the backup."""
+    number = signal.SIGUSR1
+    before = signal.signal(number, signal.SIG_IGN)
+    whole, _ = train(f"{directory}/whole", optimizer=make(), signals=[number])
+    saved = f"{directory}/parts"
+    steps = steps_per_epoch(ring.size())
+    for cut in (2, steps + 3):
+        with pytest.raises(SystemExit):
+            train(
+                saved,
+                Sends(number, [1], step=cut),
+                optimizer=make(),
+                shard_state=True,
+                signals=[number],
+            )
+        ring.barrier(name="saved")
+        assert f"step-{cut:012}.json" in names(saved)
+    ring.barrier(name="looked")
+    resumed, _ = train(saved, optimizer=make(), shard_state=True, signals=[number])
+    signal.signal(number, before)
+    return resumed == whole
+
+
+def scaled_nadam():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Nadam(0.01))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [keras.optimizers.Adam, scaled_nadam])
+def test_a_divided_state_is_saved_by_all(rank_pool, tmp_path, make):
+    results = rank_pool(3).run(sharded_worker, args=(tmp_path, make), timeout_s=120)
+
+    assert all(results)
+
+
+def full_disk_worker(directory):
+    """The rank that saves cannot; the others are in the save, too, and hear of it."""
+    with pytest.raises(ring.RingKerasError, match=r"\[RK610\].*rank 0 cannot save"):
+        train(directory, shard_state=True)
+    return ring.allgather_object(ring.rank())
+
+
+@pytest.mark.slow
+def test_a_save_of_all_that_cannot_be_written_ends_all(rank_pool, tmp_path):
+    link = tmp_path / "link"  # No directory can be made there.
+    link.symlink_to(tmp_path / "nowhere")
+
+    results = rank_pool(2).run(full_disk_worker, args=(link,))
+
+    assert results == [[0, 1]] * 2
+
+
 class SendsAtTheEnd(keras.callbacks.Callback):
     """To rank 0, which waits for rank 1 with its backup, once more than is needed."""
 

@@ -707,7 +707,6 @@ def refused_options_worker(path: str) -> None:
     model = sharded()
     model.optimizer.build(model.trainable_variables)
     refused("RK336", lambda: model.save(f"{path}/model.h5"))
-    refused("RK336", lambda: ring.elastic.KerasState(model))
     checkpoint = tf.train.Checkpoint(model=model)
     refused("RK336", lambda: checkpoint.save(f"{path}/checkpoint"))
     model.export(f"{path}/{ring.rank()}", verbose=False)  # Has no optimizer.
@@ -723,12 +722,11 @@ def test_what_does_not_go_together_is_refused(rank_pool, tmp_path):
 def refused_callbacks_worker(path: str) -> None:
     checkpoint = keras.callbacks.ModelCheckpoint(f"{path}/model.keras")
     callbacks = [
-        keras.callbacks.BackupAndRestore(path),
+        ring.callbacks.RootOnly(keras.callbacks.BackupAndRestore(path)),
         keras.callbacks.SwapEMAWeights(),
         None,
         ring.callbacks.RootOnly(checkpoint),
         ring.callbacks.BestModelCheckpoint("loss", filepath=f"{path}/model.keras"),
-        ring.callbacks.Preemption(path),
     ]
     for callback in callbacks:
         model = sharded("averages_taken")
