@@ -17,6 +17,7 @@ from ring_keras.callbacks.backup_directory import is_remote
 from ring_keras.callbacks.backup_files import BackupFiles, unfiled_values
 from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.momentum import scale_momentum
+from ring_keras.callbacks.sharded_saves import refuse_where_ranks_change
 from ring_keras.elastic.elastic_sections import ElasticSections
 from ring_keras.elastic.epoch_data import EpochData, divide_anew
 from ring_keras.elastic.no_launcher import warn_of_no_launcher
@@ -129,6 +130,7 @@ class Elastic(keras.callbacks.Callback):
         self._refuse_callbacks(callbacks.callbacks)
         data = self._redivision(run)
         self._refuse_model(data)
+        refuse_where_ranks_change(callbacks.callbacks, self.model)
         _refuse_validation(run.validation_data)
         fit.sections = ElasticSections(
             self.model,
@@ -266,12 +268,13 @@ class Elastic(keras.callbacks.Callback):
                     "ring_keras.data.shard() remainder='drop'. Received: "
                     f"op={hook.op.value}"
                 )
-            if hook.options.shard_state:
+            if hook.options.shard_state and self._files is not None:
                 raise ValueError(
                     "[RK336] "
-                    "ring_keras.callbacks.Elastic does not work with an optimizer with "
-                    "shard_state=True, for now: a rank that is lost takes its part of "
-                    "the state with it. Leave out one of them."
+                    "ring_keras.callbacks.Elastic(backup_dir=...) does not work with "
+                    "an optimizer with shard_state=True: where too few ranks are left, "
+                    "each saves alone, and has a part of the state. Leave out "
+                    "backup_dir, and add ring_keras.callbacks.Checkpoint."
                 )
             if hook.options.local_layers or hook.options.local_variables:
                 raise ValueError(

@@ -115,6 +115,8 @@ class ElasticSections(Sections):
         # Whether a section goes on from one call of `_do` to the next.
         self._is_within = False
         self._has_all_variables = False
+        # Whether what is traced is of variables that are gone.
+        self._is_stale = False
 
     def others_wait(self) -> bool:
         """Whether this rank knows of processes that wait to join."""
@@ -122,6 +124,7 @@ class ElasticSections(Sections):
 
     def state_was_of(self, size_before: int) -> None:
         """Its learning rate is that of so many ranks; sums are each rank's again."""
+        self._state.parts.note_loaded()
         self._rescale(size_before, size())
         self._state.take_own_sums()
 
@@ -140,6 +143,8 @@ class ElasticSections(Sections):
                 self._meet()
                 if self._done == _NOT_BEGUN:
                     section()
+                    self._state.parts.require_one_state()
+                    self._state.parts.commit()
                     self._done = _BEGUN
                 self._has_begun = True
                 for call in calls_under_way()[-1:]:
@@ -235,6 +240,9 @@ class ElasticSections(Sections):
             self._was_over = self._fit.epoch_is_over
             try:
                 attempt()
+                is_within = not ends()
+                if not is_within:
+                    self._state.parts.commit()
             except Exception as error:
                 self._state.restore()
                 if not self._has_all_variables:  # Some were made in this attempt.
@@ -246,10 +254,10 @@ class ElasticSections(Sections):
                     return False
                 self._land()
             else:
-                self._is_within = not ends()
-                if not self._is_within:
+                self._is_within = is_within
+                if not is_within:
                     self._done = address
-                return not self._is_within
+                return not is_within
 
     def _land(self) -> None:
         landing, self._landing = self._landing, None
@@ -301,10 +309,10 @@ class ElasticSections(Sections):
             RankMismatchError: If this rank trains something else.
             PeerLostError: If a rank died or left.
         """
-        done = self._dones()
+        self._is_stale |= self._state.follow_ranks()
+        done, source = self._dones()
         current_job().others_train = False
         current_job().has_failed_alone = False  # All have, and are here.
-        source = done.index(max(done))
         is_new = not self._has_begun
         news = broadcast_object(
             self._news(_NOT_BEGUN in done) if rank() == source else None,
@@ -319,13 +327,16 @@ class ElasticSections(Sections):
         require_same("layers", self._state.layers(), news["layers"])
         have_begun = done[source] != _NOT_BEGUN
         joins = have_begun and self._done == _NOT_BEGUN
-        if self._state.take_from(source, is_new=joins):
+        self._is_stale |= self._state.take_from(source, is_new=joins)
+        if self._is_stale:
             attach(self._model, retrace=True)
             self._model.test_function = self._model.predict_function = None
+            self._is_stale = False
         if have_begun:
             self._state.stay_apart(is_new=joins)
         self._rescale(news["size"], size())
         self._state.set_drawn(news["drawn"])
+        self._state.parts.commit()
         self._state.save()
         self._size = size()
         note_state()
@@ -354,14 +365,21 @@ class ElasticSections(Sections):
                 }
             )
 
-    def _dones(self) -> list[_Address]:
-        """What each rank has ended; of all that are in this call."""
+    def _dones(self) -> tuple[list[_Address], int]:
+        """What each rank has ended, of all that are in this call; who is ahead.
+
+        Of those that have ended the same, it is one that has met the others since.
+        """
         while True:
-            own = np.array([[self._fit_number, *self._done]], np.int64)
+            number = self._state.parts.number
+            own = np.array([[self._fit_number, *self._done, number]], np.int64)
             rows = _native.allgather(own, "elastic/fit/done").tolist()
             numbers = [row[0] for row in rows]
             if len(set(numbers)) == 1:
-                return [(row[1], row[2], row[3]) for row in rows]
+                ahead = [row[1:] for row in rows]
+                return [(row[1], row[2], row[3]) for row in rows], ahead.index(
+                    max(ahead)
+                )
             if self._fit_number < max(numbers):
                 self._pass_by()
 

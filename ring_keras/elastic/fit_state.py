@@ -9,6 +9,7 @@ from ring_keras.job.process_set import global_process_set
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.optimizers import common_start
 from ring_keras.optimizers.common_variables import common_variables
+from ring_keras.optimizers.divided_anew import KeptParts
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.states.common_layers import agree_on_layers, described_layers
 from ring_keras.values.encoding import encode
@@ -31,6 +32,8 @@ class FitState:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._saved: list[tf.Tensor] = []
+        self.parts = KeptParts(internals.optimizers_of(model))
+        """What the ranks divide of the optimizers' state."""
         self.look()
         self._sums = PendingSums(model)
 
@@ -44,9 +47,10 @@ class FitState:
         ]
         self._seeds = internals.seed_states(model)
         self._common = common_variables(model)
+        first = [*self._common, *self._seeds, *self.parts.own_variables()]
+        self._first = len(first)
         every = [
-            *self._common,
-            *self._seeds,
+            *first,
             *internals.recurrent_states(model),
             *internals.accumulators(internals.optimizers_of(model)),
             *(v for one in meeting_optimizers(model) for v in one.residuals),
@@ -79,17 +83,31 @@ class FitState:
         self._sums.restore()
 
     def restore_common(self) -> None:
-        """The same of what this rank has in common with others."""
-        count = len(self._common) + len(self._seeds)
-        for variable, value in zip(self._every[:count], self._saved, strict=False):
+        """The same of what this rank has in common with others, or for them."""
+        every = self._every[: self._first]
+        for variable, value in zip(every, self._saved, strict=False):
             variable.assign(value)
 
     def take_own_sums(self) -> None:
         """A callback has given each rank the sums that it had, or cleared all."""
         self._sums.begin_anew()
 
+    def follow_ranks(self) -> bool:
+        """Has optimizers that the ranks divide variables for those that there are.
+
+        When all variables are as they were kept.
+
+        Returns:
+            Whether what is traced is of variables that are gone.
+        """
+        if not self.parts.follow_ranks():
+            return False
+        self.look()
+        self.save()
+        return True
+
     def take_from(self, source: int, *, is_new: bool) -> bool:
-        """Takes the common state of that rank; a collective.
+        """Takes the common state of that rank, and its part; a collective.
 
         Args:
             source: The rank.
@@ -102,6 +120,7 @@ class FitState:
         before = internals.constants(self._model)
         sums = self._sums.gather(is_new=is_new)
         broadcast_variables(self._common, source, name="elastic/fit/variables")
+        self.parts.divide()
         self._sums.go_on(sums, source)
         # The next trace need not compare them.
         common_start.set_started(

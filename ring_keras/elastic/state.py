@@ -104,14 +104,18 @@ class State(abc.ABC):
         Raises:
             PeerLostError: If a rank died or left; `restore` undoes what has been taken.
         """
-        own = np.array([[self._commits]], np.int64)
-        commits = _native.allgather(own, "elastic/commits")[:, 0]
-        source = int(commits.argmax())
+        own = np.array([self._progress()], np.int64)
+        everyones = _native.allgather(own, "elastic/commits").tolist()
+        source = everyones.index(max(everyones))
         current_job().others_train = False
         self.take_from(source)
         self.save()
-        self._commits = int(commits[source])
+        self._commits = everyones[source][0]
         note_state()
+
+    def _progress(self) -> list[int]:
+        """How far this rank has come, the most important number first."""
+        return [self._commits]
 
     @abc.abstractmethod
     def save(self) -> None:

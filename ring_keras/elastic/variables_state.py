@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.elastic.object_state import ObjectState
+from ring_keras.elastic.state import HostsUpdatedInterrupt
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.shards import refuse_shards
 from ring_keras.optimizers.common_variables import (
@@ -14,6 +15,7 @@ from ring_keras.optimizers.common_variables import (
     common_variables,
     own_accumulators,
 )
+from ring_keras.optimizers.divided_anew import KeptParts
 from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 
@@ -108,14 +110,6 @@ class KerasState(TensorFlowState):
             self._optimizers.append(self.optimizer)
         for one in internals.innermost(self._optimizers):
             hook = OptimizerHook.of(one)
-            if hook is not None and hook.options.shard_state:
-                raise ValueError(
-                    "[RK336] "
-                    f"ring_keras.elastic.{type(self).__name__} does not work with an "
-                    "optimizer with shard_state=True, for now: a rank that is lost "
-                    "takes its part of the state with it. Leave out shard_state. "
-                    f"Received: optimizer '{one.name}'"
-                )
             if hook is not None and hook.options.keeps_local:
                 raise ValueError(
                     "[RK620] "
@@ -128,14 +122,60 @@ class KerasState(TensorFlowState):
                     f"{type(self).__name__} needs optimizers that are built, and "
                     f"'{one.name}' is not. Call its build(variables) before."
                 )
-        common = common_variables(model)
-        common += common_state(self._optimizers, model.weights)
-        unique = {internals.variable_key(variable): variable for variable in common}
-        super().__init__(list(unique.values()), **values)
+        self._parts = KeptParts(self._optimizers)
+        self._has_begun = False
+        super().__init__(self._common_variables(), **values)
+        self._has_begun = True
+
+    def save(self) -> None:
+        """Keeps a copy of variables and values in memory.
+
+        With `shard_state=True` it is a collective: ranks keep each other's parts.
+        """
+        if self._has_begun:
+            self._parts.commit()
+        super().save()
+
+    def check_host_updates(self) -> None:
+        """Lets new ranks join; a collective.
+
+        Raises:
+            HostsUpdatedInterrupt: On every rank, if others wait to join.
+            PeerLostError: If a rank died or left.
+        """
+        try:
+            super().check_host_updates()
+        except HostsUpdatedInterrupt:
+            if self._parts:  # What the others are given is what is kept.
+                self.save()
+            raise
+
+    def on_reset(self) -> None:
+        """The ranks have changed, and this one has joined anew."""
+        self._follow_ranks()
+        super().on_reset()
+
+    def _follow_ranks(self) -> None:
+        """When variables are as they were kept; else nothing is to be kept of them."""
+        if self._parts.follow_ranks():
+            self._variables = self._common_variables()
+            super().save()
+
+    def _progress(self) -> list[int]:
+        return [*super()._progress(), self._parts.number]
+
+    def _common_variables(self) -> list[Any]:
+        common = common_variables(self.model)
+        common += common_state(self._optimizers, self.model.weights)
+        return list({internals.variable_key(one): one for one in common}.values())
 
     def _own_variables(self) -> list[Any]:
-        """What this rank has added up for an update, and owes to meetings to come."""
+        """What this rank has added up for an update, and owes to meetings to come.
+
+        And its part of what the ranks divide.
+        """
         return [
+            *self._parts.own_variables(),
             *own_accumulators(self._optimizers),
             *(
                 residual
@@ -151,8 +191,11 @@ class KerasState(TensorFlowState):
         Gradients that are accumulated for an update are each rank's own: a rank keeps
         them if it has taken the same steps, and begins with none otherwise.
         """
+        self._follow_ranks()
         before = self._steps()
         super().take_from(source)
+        self._parts.divide()
+        self._parts.require_one_state()
         if self._steps() != before:
             internals.clear_accumulators(own_accumulators(self._optimizers))
 

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -33,6 +33,7 @@ from ring_keras.values.objects import allgather_object
 
 __all__ = [
     "SHARDABLE",
+    "Part",
     "ShardedState",
     "balanced",
     "can_shard",
@@ -67,6 +68,20 @@ def can_shard(optimizer: keras.optimizers.Optimizer) -> bool:
     )
 
 
+class Part(NamedTuple):
+    """A variable that one rank has, and updates, for all.
+
+    Attributes:
+        variable: Empty on the others.
+        owner: The rank that has it.
+        shape: There.
+    """
+
+    variable: Any
+    owner: int
+    shape: tuple[int, ...]
+
+
 class ShardedState:
     """The state of one optimizer that updates variables itself.
 
@@ -94,6 +109,9 @@ class ShardedState:
         self._means: internals.Means | None = None
         # This rank and the number of ranks, when it was built.
         self._place: tuple[int, int] | None = None
+        self.parts: list[Part] = []
+        """What is divided, in the order in which it was built: the same on all ranks,
+        and for any number of them."""
 
     def install(self) -> None:
         """Puts the methods into the optimizer; divides what it has by now."""
@@ -112,6 +130,7 @@ class ShardedState:
             return
         variables = list(variables)
         self._place = self._current_place()
+        self.parts = []
         # By what the ranks have in common.
         common = [v for v in variables if not self._is_local(v)]
         places = balanced(list(map(_nbytes, common)), self._process_set.size())
@@ -173,7 +192,10 @@ class ShardedState:
     def _mark(self, variable: Any, reference: Any, shape: Sequence[int]) -> None:
         """Says of what is kept for another variable who has it, if one rank does."""
         owner = self._owner(reference)
-        if owner is not None and self._process_set.size() > 1:
+        if owner is None:
+            return
+        self.parts.append(Part(variable, owner, tuple(shape)))
+        if self._process_set.size() > 1:
             set_shard(variable, Shard(owner, tuple(shape)))
             internals.replace(
                 variable, internals.SERIALIZE_TO_TENSORS, self._refuse_checkpoint
@@ -189,6 +211,20 @@ class ShardedState:
             f"'{self._optimizer.name}'"
         )
 
+    def has(self, part: Part) -> bool:
+        """Whether this rank has it, by the number that it had when it was built."""
+        return self._place is not None and part.owner == self._place[0]
+
+    def follow_ranks(self) -> bool:
+        """Builds it for the ranks that there are now; returns whether it had to.
+
+        This rank keeps what it has and is to have. The rest of its part is as new.
+        """
+        if not self._optimizer.built or self._place == self._current_place():
+            return False
+        self._divide()
+        return True
+
     def _divide(self) -> None:
         """Builds it once more, and keeps this rank's part of what it had."""
         optimizer = self._optimizer
@@ -203,7 +239,7 @@ class ShardedState:
         if has_untracked:
             internals.untrack_placeholders(optimizer)
         for old, new in zip(before, internals.optimizer_state(optimizer), strict=True):
-            if self._has(new):
+            if self._has(new) and old.shape == new.shape:
                 new.assign(old)
 
     def _update(
@@ -213,7 +249,7 @@ class ShardedState:
         learning_rate: Any,
     ) -> None:
         """Of this rank's variables; then all ranks take all of them."""
-        self._require_same_ranks()
+        self.require_same_ranks()
         own = [
             (gradient, variable)
             for gradient, variable in zip(grads, trainable_variables, strict=True)
@@ -235,7 +271,7 @@ class ShardedState:
 
     def _take_averages(self, trainable_variables: Sequence[Any]) -> None:
         """Makes the moving averages the variables' values, on all ranks."""
-        self._require_same_ranks()
+        self.require_same_ranks()
         with self._own_averages(trainable_variables) as own:
             type(self._optimizer)._overwrite_model_variables_with_average_value(
                 self._optimizer, own
@@ -303,7 +339,12 @@ class ShardedState:
     def _current_place(self) -> tuple[int, int]:
         return self._rank(), self._process_set.size()
 
-    def _require_same_ranks(self) -> None:
+    def require_same_ranks(self) -> None:
+        """Raises if it was divided for other ranks than there are.
+
+        Raises:
+            RingKerasError: On all ranks alike.
+        """
         place = self._current_place()
         if self._place != place:
             was = self._place or (None, None)

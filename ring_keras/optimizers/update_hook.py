@@ -29,7 +29,11 @@ class UpdateHook(OptimizerHook):
     """Of the gradients that are on their way to `_clip_gradients`."""
 
     _sharded: ShardedState | None = None
-    """Where the ranks divide the state."""
+
+    @property
+    def sharded(self) -> ShardedState | None:
+        """Where the ranks divide the state."""
+        return self._sharded
 
     def install(self) -> None:
         """Puts the hook into the optimizer."""

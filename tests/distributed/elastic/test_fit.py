@@ -440,7 +440,16 @@ results = {
     "unbuilt": refused(built=False),
     "accumulating": refused(backward_passes_per_step=2),
     "tape": refused(cls=AddsUpByTape),
-    "sharded": refused(shard_state=True),
+    "sharded": refused(shard_state=True, backup_dir=here / "backup"),
+    "sharded_saves": refused(
+        shard_state=True,
+        callbacks=[keras.callbacks.ModelCheckpoint(str(here / "model.keras"))],
+    ),
+    "sharded_momentum": refused(
+        shard_state=True,
+        optimizer=SGD(0.1, momentum=0.9),
+        callbacks=[ring.callbacks.LearningRateWarmup(0.1, 4)],
+    ),
     "preemption": refused(callbacks=[ring.callbacks.Preemption(here / "backup")]),
     "checkpoint": refused(
         callbacks=[ring.callbacks.Checkpoint(here / "parts")],
@@ -542,7 +551,9 @@ def test_what_it_cannot_do_is_said(ringrun: Ringrun) -> None:
         "unbuilt": "a model that is built",
         "accumulating": "backward_passes_per_step",
         "tape": "[RK522] ring_keras.callbacks.Elastic ",
-        "sharded": "[RK336]",
+        "sharded": "[RK336] ring_keras.callbacks.Elastic(backup_dir=...)",
+        "sharded_saves": "Elastic and ModelCheckpoint do not work",
+        "sharded_momentum": "Give it momentum_correction=False",
         "preemption": "in one fit() with Preemption",
         "checkpoint": "Leave out backup_dir",
         "schedule": "follows a LearningRateSchedule",
