@@ -158,7 +158,7 @@ class ShardedState:
         cls = type(self._optimizer)
         # What accumulates has each rank's own gradients, until they are reduced.
         accumulates = name == internals.GRADIENT_ACCUMULATOR
-        add = functools.partial(cls.add_variable, self._optimizer)
+        add: Callable[..., Any] = functools.partial(cls.add_variable, self._optimizer)
         if not self._updates(reference_variable) and not accumulates:
             add = self._add_empty
         internals.replace(self._optimizer, internals.ADD_VARIABLE, add)
@@ -174,7 +174,9 @@ class ShardedState:
 
     def _add_mean(self, shape: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of the optimizer's, where Keras names no variable."""
-        add = functools.partial(type(self._optimizer).add_variable, self._optimizer)
+        add: Callable[..., Any] = functools.partial(
+            type(self._optimizer).add_variable, self._optimizer
+        )
         if self._means is None:  # All ranks have it.
             return add(shape, *args, **kwargs)
         reference = internals.next_mean(self._means, shape)
