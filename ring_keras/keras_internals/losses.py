@@ -12,14 +12,15 @@ __all__ = [
     "compiled_losses",
     "divides_by_lengths",
     "has_other_losses",
+    "has_own_losses",
+    "is_not_reduced",
     "loss_divides_by_sample_weight",
     "regularizes_activity",
     "summed_losses",
 ]
 
 
-# Of losses that are not divided by anything.
-_SUMS = ("sum", "none", None)
+_NOT_REDUCED = ("none", None)
 
 # Of losses that count over all examples of a batch together, unless they have an axis.
 _BATCH_CLASSES = (keras.losses.Dice, keras.losses.Tversky)
@@ -29,7 +30,9 @@ _OF_BATCHES = ("dice", "tversky", keras.losses.dice, keras.losses.tversky)
 def summed_losses(model: keras.Model) -> list[keras.losses.Loss]:
     """Compiled losses that add up their batch instead of taking the mean.
 
-    Without a reduction too: the gradient of many numbers is that of their sum.
+    On TensorFlow without a reduction too: there the gradient of many numbers is that
+    of their sum. Other back ends have none, so what trains is what the model's own
+    code has made of them, and that counts as a mean.
     """
     return [loss for loss in compiled_losses(model) if _adds_up(loss)]
 
@@ -85,16 +88,29 @@ def compiled_losses(model: keras.Model) -> list[Any]:
 
 
 def _adds_up(loss: Any) -> bool:
-    return isinstance(loss, keras.losses.Loss) and loss.reduction in _SUMS
+    if not isinstance(loss, keras.losses.Loss):
+        return False
+    return loss.reduction == "sum" or (
+        is_not_reduced(loss) and keras.backend.backend() == "tensorflow"
+    )
+
+
+def is_not_reduced(loss: keras.losses.Loss) -> bool:
+    """Whether Keras leaves as it is what a loss has computed."""
+    return loss.reduction in _NOT_REDUCED
+
+
+def has_own_losses(model: keras.Model) -> bool:
+    """Whether the model's own code makes of compiled losses what is trained with."""
+    return any(
+        getattr(type(model), name) is not getattr(keras.Model, name)
+        for name in ("compute_loss", "train_step")
+    )
 
 
 def divides_by_lengths(model: keras.Model) -> bool:
     """Whether a mean may be taken of a loss for each step of a sequence, by Keras."""
-    is_keras = all(
-        getattr(type(model), name) is getattr(keras.Model, name)
-        for name in ("compute_loss", "train_step")
-    )
-    return is_keras and any(
+    return not has_own_losses(model) and any(
         not _adds_up(loss)
         and not isinstance(loss, keras.losses.CTC)
         and getattr(loss, "__name__", loss) not in ("ctc", "CTC")

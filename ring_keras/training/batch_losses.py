@@ -13,6 +13,7 @@ __all__ = [
     "warn_of_batch_losses",
     "warn_of_other_weights",
     "warn_of_own_lengths",
+    "warn_of_own_sums",
 ]
 
 
@@ -50,6 +51,26 @@ def warn_of_other_weights(model: keras.Model, others: str, weights: str) -> None
             model.name,
             others,
             weights,
+        )
+
+
+def warn_of_own_sums(model: keras.Model) -> None:
+    """Says on the first rank that what the model makes of such losses is a sum, too.
+
+    Args:
+        model: A compiled loss of which adds up its batch.
+    """
+    if rank() == 0 and internals.has_own_losses(model):
+        logging.log_first_n(
+            logging.WARNING,
+            "ring_keras: [RK603] "
+            "a loss of model '%s' adds up its batch, and the model has a "
+            "compute_loss() or a train_step() of its own. What these make of that "
+            "loss is taken for a sum over the batch, too. If it is a mean, its "
+            "gradient is too large by the number of ranks: take the mean by the "
+            "loss's default reduction.",
+            1,
+            model.name,
         )
 
 

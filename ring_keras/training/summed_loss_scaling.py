@@ -45,18 +45,21 @@ def _replace(loss: keras.losses.Loss, factor: tf.Tensor | float) -> None:
     call = loss.call
 
     def multiplied(*args: Any, **kwargs: Any) -> Any:
-        return _with_gradient_times(call(*args, **kwargs), factor)
+        values = tf.convert_to_tensor(call(*args, **kwargs))
+        # Its own code has made one number of the batch: as elsewhere that is a mean.
+        if internals.is_not_reduced(loss) and values.shape.rank == 0:
+            return values
+        return _with_gradient_times(values, factor)
 
     internals.replace(loss, internals.LOSS_CALL, multiplied)
 
 
-def _with_gradient_times(values: Any, factor: tf.Tensor | float) -> tf.Tensor:
+def _with_gradient_times(values: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
     """The values, and `factor` times their gradient."""
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         return upstream * tf.cast(factor, upstream.dtype)
 
-    values = tf.convert_to_tensor(values)
     result = tf.custom_gradient(lambda x: (tf.identity(x), gradient))(values)
     mask = getattr(values, internals.MASK, None)
     if mask is not None:

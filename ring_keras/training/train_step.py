@@ -23,6 +23,7 @@ from ring_keras.training.batch_losses import (
     warn_of_batch_losses,
     warn_of_other_weights,
     warn_of_own_lengths,
+    warn_of_own_sums,
 )
 from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
@@ -248,6 +249,7 @@ class DistributedTrainStep:
                 return contextlib.nullcontext()
             scope.summed_losses_for = ReduceOp.SUM
             return self._nothing_else_added()
+        warn_of_own_sums(self._model)
         scope.summed_losses_for = ReduceOp.AVERAGE
         factor: tf.Tensor | float = scope.process_set.size()
         if scope.weight is not None:

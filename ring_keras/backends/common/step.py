@@ -14,7 +14,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.config import keras_backend
 from ring_keras.errors import RingKerasError
-from ring_keras.training.batch_losses import warn_of_added_losses
+from ring_keras.training.batch_losses import warn_of_added_losses, warn_of_own_sums
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = [
@@ -95,6 +95,7 @@ def step_of(
     if internals.summed_losses(model):
         if internals.has_other_losses(model):
             refuse_other_losses(model)
+        warn_of_own_sums(model)
         return _taken(Step(adds_up=True, counts=counts, model=model))
     total = _total_weight_of(model, batch)
     weight = float(example_count(batch)) if total is None else total
@@ -132,10 +133,10 @@ def refuse_other_losses(model: keras.Model) -> NoReturn:
         RingKerasError: Always.
     """
     raise RingKerasError(
-        f"[RK603] A loss of model '{model.name}' adds up its batch (reduction='sum' or "
-        "None), and another one, or a regularizer, does not. With Keras's back end "
-        f"{keras_backend().name} the gradients of both cannot be those of one process: "
-        "use one reduction for all."
+        f"[RK603] A loss of model '{model.name}' adds up its batch "
+        "(reduction='sum'), and another one, or a regularizer, does not. With Keras's "
+        f"back end {keras_backend().name} the gradients of both cannot be those of one "
+        "process: use one reduction for all."
     )
 
 

@@ -5,10 +5,15 @@ That it is right elsewhere is measured by the features with `reduction="sum"`.
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import pytest
 import tensorflow as tf
 from support import training
+from support.features.compare import compare
+from support.log_texts import LogTexts
+from support.run_ranks import run_ranks
 
 import ring_keras as ring
 
@@ -54,6 +59,49 @@ def refused_worker():
 
 def test_what_would_be_wrong_is_refused(rank_pool):
     rank_pool(2).run(refused_worker)
+
+
+class OwnLoss(keras.Model):
+    """Reduces what its loss has computed of each example."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **kwargs):
+        return tf.reduce_sum(self.loss(y, y_pred))
+
+
+def told_worker(reduction):
+    found = []
+    for cls in (None, OwnLoss):
+        model = training.build(1, cls)
+        optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.01))
+        model.compile(optimizer, keras.losses.BinaryCrossentropy(reduction=reduction))
+        with LogTexts() as texts:
+            fit(model, callbacks=[ring.callbacks.BroadcastGlobalVariables()])
+        found.append(len([text for text in texts if "RK603" in text]))
+    return found
+
+
+@pytest.mark.parametrize("reduction", ["sum", None])
+def test_what_own_code_may_have_made_a_mean_is_told_once(reduction):
+    assert run_ranks(told_worker, 2, args=(reduction,)) == [[0, 1], [0, 0]]
+
+
+class MeanOfBatch(keras.losses.Loss):
+    """One number of the batch, which Keras is to leave as it is."""
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean(tf.square(y_pred - tf.cast(y_true, y_pred.dtype)))
+
+
+def one_number_worker():
+    def compile_model(model, optimizer):
+        model.compile(optimizer, MeanOfBatch(reduction=None))
+
+    make = functools.partial(keras.optimizers.SGD, 0.1)
+    return compare(make, compile_model=compile_model).weights
+
+
+def test_one_number_without_a_reduction_is_a_mean(rank_pool):
+    assert rank_pool(2).run(one_number_worker)[0] <= 1e-6
 
 
 def out_of_data_worker():
