@@ -134,13 +134,35 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         """Counts the batches of this `fit`, and notes where it began."""
         if self._initial_epoch is None:
             self._initial_epoch = epoch
+        elif self._may_have_passed_the_end():
+            taken = self.steps_taken() - self._steps_before
+            self._batches = min(self._batches, taken)
         self._batches_before_epoch = self._batches
+
+    def _may_have_passed_the_end(self) -> bool:
+        """Whether batches may have been counted that the last epoch has not had.
+
+        Its last execution has fewer than Keras says. The optimizers know, unless they
+        have skipped some.
+        """
+        assert self.rates is not None and self._trained is not None
+        return (
+            not (self.params or {}).get("steps")
+            and not self.rates.counts_batches
+            and not self._skips
+            and self._trained.steps_per_execution > 1
+        )
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Counts."""
-        self._batches = self._batches_before_epoch + batch + 1
+        """Counts, unless each step has been counted."""
+        assert self.rates is not None
+        if self.rates.counts_batches:
+            return
+        # The last execution of an epoch has no more steps than the epoch.
+        steps = (self.params or {}).get("steps") or batch + 1
+        self._batches = self._batches_before_epoch + min(batch + 1, steps)
 
     def count_batch(self) -> None:
         """Another one has been taken, of which Keras has not called back yet."""

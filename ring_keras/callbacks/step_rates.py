@@ -37,6 +37,9 @@ class StepRates:
         rule: Knows the rates.
     """
 
+    counts_batches = False
+    """Whether the rule hears of each step by `count_batch`."""
+
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
 

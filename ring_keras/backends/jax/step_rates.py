@@ -26,6 +26,8 @@ class JaxRates(StepRates):
     before each step would take longer than many a step.
     """
 
+    counts_batches = True
+
     def begin(self) -> None:
         """Has each step of this `fit` begin with its rate.
 

@@ -249,19 +249,29 @@ def test_a_ramp_in_steps_counts_updates(rank_pool):
         np.testing.assert_allclose(rates, ramp, rtol=1e-6)
 
 
-def initial_epoch_worker(steps):
-    """The rates of epochs that an optimizer begins with, fresh or of other ranks."""
-    model = training.distributed_model(1)
+def initial_epoch_worker(steps, per_execution, length):
+    """The rates of epochs that an optimizer begins with, fresh or of other ranks.
+
+    Args:
+        steps: That the optimizer has taken before.
+        per_execution: Steps.
+        length: How many steps the callbacks are told; None: `fit` knows it.
+    """
+    model = training.build(1)
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    training.compile_model(model, optimizer, steps_per_execution=per_execution)
     model.optimizer.build(model.trainable_variables)
     model.optimizer.iterations.assign(steps)
     data = ring.data.shard(training.dataset(3 * 4 * ring.size()))
+    if length:
+        data = data.filter(lambda *_: True)
     callbacks = [
-        ring.callbacks.LearningRateWarmup(0.1, warmup_epochs=2),
+        ring.callbacks.LearningRateWarmup(0.1, warmup_epochs=2, steps_per_epoch=length),
         ring.callbacks.LearningRateSchedule(
-            0.1, lambda epoch: 0.5**epoch, start_epoch=2
+            0.1, lambda epoch: 0.5**epoch, start_epoch=2, steps_per_epoch=length
         ),
     ]
-    arguments = {"initial_epoch": 4, "epochs": 6, "callbacks": callbacks}
+    arguments = {"initial_epoch": 4, "epochs": 7, "callbacks": callbacks}
     history = training.fit(model, data, 4, **arguments)
     return history["learning_rate"]
 
@@ -269,8 +279,16 @@ def initial_epoch_worker(steps):
 # The last are more than as many epochs have here, as on fewer ranks.
 @pytest.mark.parametrize("steps", [0, 4 * 3, 4 * 30])
 def test_epochs_begin_with_the_initial_one(rank_pool, steps):
-    for rates in rank_pool(2).run(initial_epoch_worker, args=(steps,)):
-        np.testing.assert_allclose(rates, [0.2 / 16, 0.2 / 32], rtol=1e-6)
+    for rates in rank_pool(2).run(initial_epoch_worker, args=(steps, 1, None)):
+        np.testing.assert_allclose(rates, [0.2 / 16, 0.2 / 32, 0.2 / 64], rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [None, 3])
+def test_epochs_are_as_long_as_they_are(rank_pool, length):
+    """The last execution of each is made for more steps than it has."""
+    for rates in rank_pool(2).run(initial_epoch_worker, args=(0, 2, length)):
+        np.testing.assert_allclose(rates, [0.2 / 16, 0.2 / 32, 0.2 / 64], rtol=1e-6)
 
 
 class RestoresSteps(keras.callbacks.Callback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import numpy as np
@@ -203,14 +204,17 @@ def rates_worker(options, arguments, optimizer_steps):
     return found, seen
 
 
+@pytest.mark.parametrize("per_execution", on_back_end(torch=[1], jax=[1, 2]) or [1])
 @pytest.mark.parametrize("steps", [0, 4 * STEPS, 40 * STEPS])
-def test_epochs_begin_with_the_initial_one(steps):
-    given = {"initial_epoch": 4, "epochs": 6}
-    for rates, after in ranks(rates_worker, 2, {"momentum": 0.9}, given, steps):
-        expected = [0.04 / 16] * STEPS + [0.04 / 32] * STEPS
+def test_epochs_begin_with_the_initial_one(steps, per_execution):
+    given = {"initial_epoch": 4, "epochs": 7}
+    options = {"momentum": 0.9, "steps_per_execution": per_execution}
+    executions = math.ceil(STEPS / per_execution)  # The last one has fewer steps.
+    for rates, after in ranks(rates_worker, 2, options, given, steps):
+        expected = [0.04 / 2**epoch for epoch in (4, 5, 6) for _ in range(executions)]
         np.testing.assert_allclose(rates, expected, rtol=1e-6)
         # None of a `fit` before is left.
-        np.testing.assert_allclose(after, [0.5] * STEPS, rtol=1e-6)
+        np.testing.assert_allclose(after, [0.5] * executions, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
