@@ -171,7 +171,9 @@ def _total_weight_of(model: keras.Model, batch: Any) -> Any:
 def _total(weights: Any) -> Any:
     """Their sum: a number; an array of JAX while a step is traced."""
     if keras_backend().name == "jax":
-        return keras.ops.sum(weights + internals.NO_WEIGHT)
+        # In 16 bits their sum may be infinite, and `NO_WEIGHT` is nothing.
+        dtype = keras.backend.result_type(weights.dtype, "float32")
+        return keras.ops.sum(keras.ops.cast(weights, dtype) + internals.NO_WEIGHT)
     values = keras.ops.convert_to_numpy(weights).astype("float64")
     return float((values + internals.NO_WEIGHT).sum())
 
