@@ -125,6 +125,7 @@ int Main(const std::vector<size_t>& sizes) {
 
 int main(int argc, char** argv) {
   std::vector<size_t> sizes;
-  for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoul(argv[i], nullptr, 10));
+  for (int i = 1; i < argc; ++i)
+    sizes.push_back(std::strtoul(argv[i], nullptr, 10));
   return ring_keras::Main(sizes);
 }

@@ -103,11 +103,9 @@ class AllreduceSharedBuffers : public Collective {
     staged_ = nullptr;
   }
   bool RunAtOnce(const Participants& participants) override {
-    const bool weigh_the_same = std::all_of(
-        participants.begin(), participants.end(), [this](const auto& rank) {
-          return rank.weight == arguments_.weight;
-        });
-    if (!weigh_the_same || !AllHaveBuffers(participants)) return false;
+    if (!WeighTheSame(participants) || !AllHaveBuffers(participants)) {
+      return false;
+    }
     reduction_.Begin(participants);
     MapBuffers(participants);
     if (part_.size() > 0) ReduceSome();
@@ -186,7 +184,7 @@ class AllreduceSharedBuffers : public Collective {
   // Of all ranks, as this process sees them.
   const char* inputs_[kSharedMaxRanks];
   char* outputs_[kSharedMaxRanks];
-  Range part_;  // That this rank still has to reduce.
+  Range part_;            // That this rank still has to reduce.
   bool reduced_ = false;  // By RunAtOnce.
   // Whether a peer may be about to read and write this rank's buffers.
   bool peers_may_come_ = false;

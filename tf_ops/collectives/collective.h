@@ -43,6 +43,15 @@ struct Participants : std::vector<Participant> {
   uint64_t key = 0;
 };
 
+// Whether each counts, and all alike.
+inline bool WeighTheSame(const Participants& participants) {
+  return std::all_of(participants.begin(), participants.end(),
+                     [&participants](const Participant& rank) {
+                       return rank.weight > 0 &&
+                              rank.weight == participants[0].weight;
+                     });
+}
+
 // As a payload: where a window is that its rank has for one use only.
 inline std::string EncodeWindowOffset(uint64_t offset) {
   return std::string(reinterpret_cast<const char*>(&offset), sizeof(offset));

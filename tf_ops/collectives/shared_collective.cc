@@ -90,11 +90,8 @@ void SharedCollective::Renew() {
 // once only, so nothing may stand against the rest by then.
 bool SharedCollective::RunAtOnce(const Participants& participants) {
   participants_ = &participants;
-  const bool weigh_the_same = std::all_of(
-      participants.begin(), participants.end(), [this](const auto& rank) {
-        return rank.weight == arguments_.weight;
-      });
-  if (!weigh_the_same || packed_ != 1 || !AllDid(&Window::packed, 1)) {
+  if (!WeighTheSame(participants) || packed_ != 1 ||
+      !AllDid(&Window::packed, 1)) {
     return false;
   }
   rounds_ = Begin(participants).value().count;

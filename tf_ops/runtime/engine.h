@@ -126,7 +126,7 @@ class Engine {
   // Calls that end at once: engine_at_once.cc. The caller holds the mutex.
 
   // What `call` needs of this rank's past; whether it may be tried.
-  bool FindOut(RepeatedCall& call, Member& member);
+  bool Recall(RepeatedCall& call, Member& member);
   // For a call that has posted as use number `sequence` of its name.
   std::unique_ptr<BegunCall> LeaveOperation(
       RepeatedCall& call, const std::shared_ptr<Member>& member,

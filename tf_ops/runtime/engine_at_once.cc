@@ -24,7 +24,7 @@
 
 namespace ring_keras {
 
-bool Engine::FindOut(RepeatedCall& call, Member& member) {
+bool Engine::Recall(RepeatedCall& call, Member& member) {
   RepeatedCall::Found& found = call.found_;
   Communicator& communicator = *member.communicator;
   if (found.engine != number_ || found.forgotten != member.names.forgotten() ||
@@ -73,7 +73,7 @@ bool Engine::RunAtOnce(RepeatedCall& call, std::unique_ptr<BegunCall>* begun) {
   Member& member = *at->second;
   Communicator& communicator = *member.communicator;
   if (member.in_join || !communicator.status().ok()) return false;
-  if (!FindOut(call, member)) return false;
+  if (!Recall(call, member)) return false;
 
   RepeatedCall::Found& found = call.found_;
   NameUse& name = *found.name;

@@ -6,9 +6,7 @@
 #include "tf_ops/runtime/matcher.h"
 
 namespace ring_keras {
-namespace {
-
-}  // namespace
+namespace {}  // namespace
 
 Operation::Operation(Request request, UseId use, Standing standing,
                      std::shared_ptr<Member> member, NameUse& name,
@@ -83,9 +81,8 @@ Task Operation::Run() {
     Task rest = collective_->Finish();
     status = co_await rest;
   }
-  record_.last_byte_at = on_device || IsTimed(record_.nbytes)
-                             ? Now()
-                             : record_.first_byte_at;
+  record_.last_byte_at =
+      on_device || IsTimed(record_.nbytes) ? Now() : record_.first_byte_at;
   if (!status.ok()) {
     // The peers wait for this rank's data; whatever the reason, they must know.
     communicator_->Break(status);

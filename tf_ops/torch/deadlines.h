@@ -22,8 +22,8 @@ struct Deadline {
 // Has all that is pending in a communicator fail on all ranks once a collective
 // of it has taken too long, whoever waits for that.
 //
-// It keeps no collective, and of those that are over only the ones that would be
-// due behind one that is not.
+// It keeps no collective, and of those that are over only the ones that would
+// be due behind one that is not.
 class Deadlines : public std::enable_shared_from_this<Deadlines> {
  public:
   explicit Deadlines(int communicator_id) : communicator_id_(communicator_id) {}

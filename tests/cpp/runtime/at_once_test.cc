@@ -27,7 +27,7 @@ using testing::WaitFor;
 // As Runtime::Run(); counts in `at_once`, unless it is null, those that ended
 // so.
 Status MakeCall(Engine& engine, RepeatedCall& call,
-           std::atomic<int>* at_once = nullptr) {
+                std::atomic<int>* at_once = nullptr) {
   std::unique_ptr<BegunCall> begun;
   if (engine.RunAtOnce(call, &begun)) {
     if (at_once != nullptr) ++*at_once;
@@ -222,7 +222,8 @@ RING_TEST(EachIsRecordedOnce) {
     constexpr int kUses = 300;
     std::vector<float> data(20);
     RepeatedCall call(Allreduce("recorded", data));
-    for (int use = 0; use < kUses; ++use) ASSERT_OK(MakeCall(*self.engine, call));
+    for (int use = 0; use < kUses; ++use)
+      ASSERT_OK(MakeCall(*self.engine, call));
     std::vector<CollectiveRecord> recent;
     self.engine->WithDriver([&] { recent = self.engine->recorder().Recent(); });
     ASSERT_EQ(recent.size(), size_t{kUses});
@@ -257,7 +258,8 @@ RING_TEST(ALostRankEndsTheCallsOfAllOthers) {
         request.inputs[0].data = request.outputs[0] = buffer.value().get();
       }
       RepeatedCall call(std::move(request));
-      for (int use = 0; use < 200; ++use) ASSERT_OK(MakeCall(*self.engine, call));
+      for (int use = 0; use < 200; ++use)
+        ASSERT_OK(MakeCall(*self.engine, call));
       if (self.rank == 2) return;
       self.engine->OnRankEvent({RankEvent::Kind::kLost, 2, "rank 2 died"});
       Status status;
