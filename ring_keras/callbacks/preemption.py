@@ -22,7 +22,11 @@ from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.optimizers.sharded_files import give_loaded, loading_for_all
+from ring_keras.optimizers.sharded_files import (
+    failed_save_told,
+    give_loaded,
+    loading_for_all,
+)
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
@@ -377,10 +381,12 @@ class Preemption(keras.callbacks.Callback):
             return self._attempt(lambda: self._writer.save(self.model, steps))
         error = self._attempt(self._writer.wait)
         try:
-            if not self._is_root():
-                internals.run_through_weights_file(self.model)
-                return None
-            weights = internals.weights_file(self.model)
+            # The others wait in this save, not where errors are told.
+            with failed_save_told(process_set_of(self.model), lambda told: None):
+                if not self._is_root():
+                    internals.run_through_weights_file(self.model)
+                    return None
+                weights = internals.weights_file(self.model)
         except Exception as problem:
             return problem
         if error is None:

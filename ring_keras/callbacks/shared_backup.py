@@ -105,7 +105,8 @@ class SharedBackup(keras.callbacks.Callback):
                     raise
                 failure = error  # After the others have given their parts.
         else:
-            internals.run_through_weights_file(self.model)
+            with failed_save_told(process_set, note_told):
+                internals.run_through_weights_file(self.model)
 
         def look() -> tuple[None, None]:
             if failure is not None:

@@ -92,6 +92,28 @@ def test_a_save_of_all_that_cannot_be_written_ends_all(rank_pool, tmp_path):
     assert results == [[0, 1]] * 2
 
 
+def failing_layer_worker(directory, failing):
+    """One rank fails before its optimizer is asked, where the others wait."""
+    ring.init()
+    if ring.rank() == failing:
+
+        def fails(layer, store):
+            raise OSError("no room for the layer")
+
+        keras.layers.Dense.save_own_variables = fails
+    with pytest.raises(ring.RingKerasError, match="no room for the layer"):
+        train(directory, shard_state=True)
+    return ring.allgather_object(ring.rank())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_save_of_all_fails_on_all_alike(tmp_path, failing):
+    results = run_ranks(failing_layer_worker, 2, args=(tmp_path, failing))
+
+    assert results == [[0, 1]] * 2
+
+
 class SendsAtTheEnd(keras.callbacks.Callback):
     """To rank 0, which waits for rank 1 with its backup, once more than is needed."""
 
