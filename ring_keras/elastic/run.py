@@ -57,7 +57,7 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
                 if reset_is_due:
                     state.on_reset()
                     reset_is_due = False
-                if not skip_sync:
+                if not skip_sync or state._must_sync():
                     state.sync()
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt as interrupt:

@@ -113,6 +113,10 @@ class State(abc.ABC):
         self._commits = everyones[source][0]
         note_state()
 
+    def _must_sync(self) -> bool:
+        """Whether ranks cannot do without, though nobody has taken a step since."""
+        return False
+
     def _progress(self) -> list[int]:
         """How far this rank has come, the most important number first."""
         return [self._commits]

@@ -161,6 +161,10 @@ class KerasState(TensorFlowState):
             self._variables = self._common_variables()
             super().save()
 
+    def _must_sync(self) -> bool:
+        """With `shard_state=True`: parts are divided anew there."""
+        return bool(self._parts)
+
     def _progress(self) -> list[int]:
         return [*super()._progress(), self._parts.number]
 

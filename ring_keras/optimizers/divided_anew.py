@@ -96,7 +96,7 @@ class KeptParts:
 
     def own_variables(self) -> list[Any]:
         """Those that this rank has, and others have not."""
-        if size() == 1:
+        if not self._states or size() == 1:
             return []
         return [
             part.variable
