@@ -29,16 +29,19 @@ void Deadlines::Look() {
     if (next_look_ <= now) next_look_.reset();
     for (const auto& [when, one] : open_) {
       if (when > now) break;
-      if (!one->is_over) late = one;
+      if (!one->is_over && !one->has_passed) late = one;
       if (late != nullptr) break;
     }
-    if (late == nullptr) LookWhenDue();
+    if (late != nullptr) late->has_passed = true;
+    LookWhenDue();
   }
   if (late != nullptr) Pass(*late, late->limit);
 }
 
 void Deadlines::LookWhenDue() {
-  while (!open_.empty() && open_.begin()->second->is_over) {
+  // One that has passed has ended all that was pending, and ends nothing later.
+  while (!open_.empty() && (open_.begin()->second->is_over ||
+                            open_.begin()->second->has_passed)) {
     open_.erase(open_.begin());
   }
   if (open_.empty()) return;
