@@ -130,7 +130,7 @@ class Engine {
   // For a call that has posted as use number `sequence` of its name.
   std::unique_ptr<BegunCall> LeaveOperation(
       RepeatedCall& call, const std::shared_ptr<Member>& member,
-      uint64_t sequence) noexcept;
+      uint64_t sequence, const CollectiveRecord& record) noexcept;
 
   // Who drives: engine_drive.cc.
 

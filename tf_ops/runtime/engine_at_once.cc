@@ -91,7 +91,8 @@ bool Engine::RunAtOnce(RepeatedCall& call, std::unique_ptr<BegunCall>* begun) {
   name.used_lately = true;
   name.last_step = 0;
   ++shared_.entered;
-  CollectiveRecord& record = found.record;
+  // Of this use: what is kept has no moments.
+  CollectiveRecord record = found.record;
   record.submitted_at = record.arrived_at = Now();
   member.recorder.Expect();
 
@@ -107,7 +108,7 @@ bool Engine::RunAtOnce(RepeatedCall& call, std::unique_ptr<BegunCall>* begun) {
   }
   if (!all_are_there || !posts.Agreed() ||
       !collective.RunAtOnce(channel.participants())) {
-    *begun = LeaveOperation(call, at->second, sequence);
+    *begun = LeaveOperation(call, at->second, sequence, record);
     return false;
   }
   channel.Finish(collective.rounds());
@@ -126,7 +127,7 @@ bool Engine::RunAtOnce(RepeatedCall& call, std::unique_ptr<BegunCall>* begun) {
 
 std::unique_ptr<BegunCall> Engine::LeaveOperation(
     RepeatedCall& call, const std::shared_ptr<Member>& member,
-    uint64_t sequence) noexcept {
+    uint64_t sequence, const CollectiveRecord& record) noexcept {
   auto begun = std::make_unique<BegunCall>();
   RepeatedCall::Found& found = call.found_;
   Request request = call.request();
@@ -143,7 +144,7 @@ std::unique_ptr<BegunCall> Engine::LeaveOperation(
         begun->ended.store(true, std::memory_order_release);
       });
   begun->operation->number = shared_.entered;
-  begun->operation->TakeOver(std::move(found.collective), found.record);
+  begun->operation->TakeOver(std::move(found.collective), record);
   ++shared_.active;
   return begun;
 }

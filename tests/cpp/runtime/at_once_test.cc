@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
@@ -222,8 +223,13 @@ RING_TEST(EachIsRecordedOnce) {
     constexpr int kUses = 300;
     std::vector<float> data(20);
     RepeatedCall call(Allreduce("recorded", data));
-    for (int use = 0; use < kUses; ++use)
+    for (int use = 0; use < kUses; ++use) {
+      // Now and then the other has to wait, and becomes an operation.
+      if (use % 20 == 19 && self.rank == use / 20 % 2) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       ASSERT_OK(MakeCall(*self.engine, call));
+    }
     std::vector<CollectiveRecord> recent;
     self.engine->WithDriver([&] { recent = self.engine->recorder().Recent(); });
     ASSERT_EQ(recent.size(), size_t{kUses});
@@ -238,8 +244,11 @@ RING_TEST(EachIsRecordedOnce) {
       ASSERT_TRUE(last <= record.submitted_at);
       ASSERT_TRUE(record.submitted_at <= record.arrived_at);
       ASSERT_TRUE(record.arrived_at <= record.matched_at);
-      ASSERT_TRUE(record.matched_at <= record.last_byte_at);
+      ASSERT_TRUE(record.matched_at <= record.first_byte_at);
+      ASSERT_TRUE(record.first_byte_at <= record.last_byte_at);
       ASSERT_TRUE(record.last_byte_at <= record.done_at);
+      ASSERT_EQ(record.released_at, record.done_at);
+      ASSERT_EQ(record.awaited_at, record.submitted_at);
       last = record.done_at;
     }
     ASSERT_EQ(self.engine->pending_count(), 0);
