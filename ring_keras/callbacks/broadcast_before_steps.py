@@ -109,7 +109,7 @@ class BroadcastBeforeSteps(CommonBeginning):
                 create_variables(self._model, element_spec)
         process_set = process_set_of(self._model)
         is_local = self._is_local()
-        if shards_state(self._model) and any(map(self._is_shared, self._model.weights)):
+        if shards_state(self._model) and self._shares_local():
             raise ValueError(
                 "[RK336] "
                 "BroadcastGlobalVariables(local_variables=...) does not work with an "
@@ -171,10 +171,14 @@ class BroadcastBeforeSteps(CommonBeginning):
                     name,
                 )
 
-    def _is_shared(self, variable: Any) -> bool:
+    def _shares_local(self) -> bool:
         """Whether a variable that is to be local is not so to the optimizers."""
-        is_asked_for = internals.variable_key(variable) in self._local_keys
-        return is_asked_for and not is_local_in(self._model)(variable)
+        of_optimizers = is_local_in(self._model)
+        return any(
+            internals.variable_key(variable) in self._local_keys
+            and not of_optimizers(variable)
+            for variable in self._model.weights
+        )
 
     def _is_local(self) -> Callable[[Any], bool]:
         of_optimizers = is_local_in(self._model)
