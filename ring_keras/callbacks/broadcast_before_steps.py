@@ -13,7 +13,7 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.fit_side import CommonBeginning
 from ring_keras.callbacks.shared_files import warn_of_shared_files
-from ring_keras.job.process_set import has_peers
+from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.keras_internals.building import create_variables
@@ -31,7 +31,7 @@ from ring_keras.states.common_layers import agree_on_layers
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import is_local_in, process_set_of
-from ring_keras.values.objects import broadcast_object
+from ring_keras.values.objects import allgather_object
 
 __all__ = ["BroadcastBeforeSteps"]
 
@@ -78,16 +78,36 @@ class BroadcastBeforeSteps(CommonBeginning):
         if not has_peers(process_set):
             return
         warn_of_shared_files(callbacks, self._model, process_set)
-        epoch = broadcast_object(
-            internals.initial_epoch(self._model),
-            self._root_rank,
-            name="fit/initial_epoch",
-            process_set=process_set,
-        )
-        internals.set_initial_epoch(self._model, epoch)
+        mine = internals.initial_epoch(self._model), self._steps()
+        everyones = allgather_object(mine, name="fit/begin", process_set=process_set)
+        root = process_set.position_of(self._root_rank)
+        self._tell_of_steps_lost([steps for _, steps in everyones], root, process_set)
+        internals.set_initial_epoch(self._model, everyones[root][0])
         # Another callback may have had a new train function made since.
         _, function = attach(self._model)
         function.before_next_call = self._broadcast
+
+    def _steps(self) -> int:
+        """Of the model's training; none that DiLoCo's ranks have taken apart."""
+        return internals.steps_done_of(self._model) or 0
+
+    def _tell_of_steps_lost(
+        self, steps: list[int], root: int, process_set: ProcessSet
+    ) -> None:
+        """Says so where a rank, such as one that has restored, is ahead of the root."""
+        most = max(steps)
+        if most > steps[root] and process_set.rank() == steps.index(most):
+            logging.warning(
+                "ring_keras: [RK680] rank %d begins fit() with a state of %d steps, "
+                "and all ranks take that of rank %d, which has %d: the other steps are "
+                "lost. Load or restore the state on that rank, or give "
+                "BroadcastGlobalVariables(root_rank=%d).",
+                rank(),
+                most,
+                self._root_rank,
+                steps[root],
+                rank(),
+            )
 
     def end(self) -> None:
         """Broadcasts, if there was no step to take, as after a restored last one."""

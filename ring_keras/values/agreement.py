@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.encoding import encode
-from ring_keras.values.objects import allgather_object
+from ring_keras.values.objects import gather_from_each
 
 __all__ = ["agree_on"]
 
@@ -54,7 +54,7 @@ def agree_on(
     """
     process_set = process_set or global_process_set
     name = name or "agree_on"
-    everyones = allgather_object(_in_short(value), name=name, process_set=process_set)
+    everyones = gather_from_each(_in_short(value), name=name, process_set=process_set)
     holders: dict[tuple[str, bytes], list[int]] = {}
     for rank, theirs in zip(process_set.ranks, everyones, strict=True):
         holders.setdefault(theirs, []).append(rank)

@@ -15,7 +15,7 @@ from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.encoding import decode, encode
 
-__all__ = ["allgather_object", "broadcast_object"]
+__all__ = ["allgather_object", "broadcast_object", "gather_from_each"]
 
 # What no value is encoded as: the sender could not encode its own.
 _FAILED = b""
@@ -94,19 +94,37 @@ def allgather_object(
         process_set: Ranks taking part. Defaults to all.
 
     Returns:
-        The values in the order of ranks, the same on every rank.
+        The values in the order of ranks, the same on every rank; none of ranks that are
+        in `join()`.
 
     Raises:
         TypeError: If `obj` holds anything but plain values.
         RingKerasError: On the other ranks then.
         PeerLostError: If a rank died or left.
     """
-    process_set = process_set or global_process_set
     name = name or "allgather_object"
-    communicator_id = process_set.communicator_id()
+    return [value for _, value in _gather(obj, name, process_set or global_process_set)]
 
+
+def gather_from_each(obj: Any, *, name: str, process_set: ProcessSet) -> list[Any]:
+    """The same, where the value of a rank in `join()` would be missed.
+
+    Raises:
+        ValueError: If there is such a rank; on all that are in none.
+    """
+    gathered = _gather(obj, name, process_set)
+    for rank in sorted(set(process_set.ranks) - {rank for rank, _ in gathered}):
+        raise ValueError(
+            f"[RK407] ring_keras.{name}: rank {rank} is in join(), in which it brings "
+            "nothing of its own. Enter it before, or when join() has returned."
+        )
+    return [value for _, value in gathered]
+
+
+def _gather(obj: Any, name: str, process_set: ProcessSet) -> list[tuple[int, Any]]:
+    """The values of ranks that are not in `join()`, each with its rank."""
     encoded, failure = _try_encode(obj)
-    gathered = gather_bytes(encoded, name, communicator_id)
+    gathered = gather_bytes(encoded, name, process_set.communicator_id())
     if failure is not None:
         raise failure
     for rank, content in gathered:
@@ -116,7 +134,7 @@ def allgather_object(
                 f"allgather_object '{name}': rank {rank} could not encode its "
                 "value; the error there says why."
             )
-    return [decode(content) for _, content in gathered]
+    return [(rank, decode(content)) for rank, content in gathered]
 
 
 def _try_encode(obj: Any) -> tuple[bytes, Exception | None]:

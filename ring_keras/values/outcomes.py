@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.values.objects import allgather_object
+from ring_keras.values.objects import gather_from_each
 
 __all__ = ["gather_outcomes"]
 
@@ -37,7 +37,7 @@ def gather_outcomes(
     except Exception as error:  # File systems have many.
         problem = error
     failure = "" if problem is None else f"{type(problem).__name__}: {problem}"
-    outcomes = allgather_object([failure, plain], name=name, process_set=process_set)
+    outcomes = gather_from_each([failure, plain], name=name, process_set=process_set)
     failures = [failure for failure, _ in outcomes]
     if problem is not None and len(set(failures)) == 1:
         raise problem

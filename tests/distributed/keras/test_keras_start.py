@@ -7,6 +7,8 @@ import functools
 import keras
 import pytest
 from support import training
+from support.features.directory import common_directory
+from support.log_texts import LogTexts
 from support.variants import variants
 
 import ring_keras as ring
@@ -134,6 +136,41 @@ def test_all_ranks_begin_with_the_roots_epoch(rank_pool, broadcast_last):
     results = rank_pool(2).run(initial_epoch_worker, args=(broadcast_last,))
 
     assert results == [[2, 3, 4]] * 2
+
+
+def restored_worker(root):
+    """The first rank goes on from a backup, and all begin with the root's state."""
+    with common_directory() as directory:
+        fit_with_backup(directory, 1, 0)
+        return fit_with_backup(directory, 2, root)
+
+
+def fit_with_backup(directory, epochs, root):
+    ran = Epochs()
+    backup = keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False)
+    with LogTexts() as texts:
+        training.fit(
+            training.distributed_model(1),
+            ring.data.shard(training.dataset(8)),
+            4,
+            epochs=epochs,
+            callbacks=[
+                ring.callbacks.RootOnly(backup),
+                ring.callbacks.BroadcastGlobalVariables(root),
+                ran,
+            ],
+        )
+    return ran.run, [text for text in texts if "RK680" in text]
+
+
+def test_a_rank_that_is_ahead_of_the_root_says_what_is_lost(rank_pool):
+    from_restored = rank_pool(2).run(restored_worker, args=(0,))
+    assert from_restored == [([1], [])] * 2
+
+    (first, told), other = rank_pool(2).run(restored_worker, args=(1,))
+    assert (first, other) == ([0, 1], ([0, 1], []))
+    assert "rank 0 begins fit() with a state of 1 steps" in told[0]
+    assert "all ranks take that of rank 1, which has 0" in told[0]
 
 
 def own_list_worker():

@@ -53,3 +53,17 @@ def check_refused() -> None:
 
 def test_what_cannot_be_sent_fails_on_every_rank(ranks: RankPool) -> None:
     ranks.run(check_refused)
+
+
+def check_beside_join() -> None:
+    if ring.rank() == 0:
+        ring.join()
+        return
+    with pytest.raises(ValueError, match=r"\[RK407\] .*agreed: rank 0 is in join"):
+        ring.agree_on("value", name="agreed")
+    assert ring.allgather_object("value") == ["value"] * (ring.size() - 1)
+    ring.join()
+
+
+def test_what_a_joined_rank_would_have_to_say(ranks: RankPool) -> None:
+    ranks.run(check_beside_join)
