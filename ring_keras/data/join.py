@@ -5,10 +5,10 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras.data.endless import INFINITE, require_all_or_none_infinite
-from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.training.parts import note_joined
+from ring_keras.training.uneven_batches import note_empty_batches
 from ring_keras.values.outcomes import gather_outcomes
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -62,7 +62,7 @@ def join(
     require_all_or_none_infinite(counts, process_set.ranks)
     if min(counts) == INFINITE:
         return dataset
-    current_job().has_joined_data = True
+    note_empty_batches()
     endless = tf.data.Dataset.from_tensors(empty).repeat()
     if min(counts) >= 0:
         missing = max(counts) - counts[process_set.rank()]

@@ -20,6 +20,7 @@ from ring_keras.lifecycle.elastic_launcher import is_elastic
 from ring_keras.ops.data_order import order_on
 from ring_keras.ops.redivision import Division, Redivision
 from ring_keras.training.parts import is_part, note_part
+from ring_keras.training.uneven_batches import note_padding
 
 __all__ = ["Remainder", "shard"]
 
@@ -199,7 +200,7 @@ def _split(
             "evaluation, gives ranks none; remainder='pad' gives them padding."
         )
     if remainder == "pad":
-        current_job().has_padded_data = True
+        note_padding()
     if process_set.size() > 1:
         if is_part(data) and process_set.rank() == 0:
             logging.warning(

@@ -293,14 +293,12 @@ class ElasticSections(Sections):
                 ) from error
             logging.info("ring_keras: %s", ours)
             reason = "goes on without a rank that was lost"
-        job = current_job()
         shutdown(reason)
         try:
             init()
         except PeerLostError:  # There will be no next generation.
             self._save_backup()
             raise
-        current_job().has_padded_data = job.has_padded_data
 
     def _meet(self) -> None:
         """Finds out who has come furthest, and takes its state; a collective.

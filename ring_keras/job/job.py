@@ -50,10 +50,6 @@ class Job:
         self.on_gpu = False
         """Whether gradients are in GPU memory, on every rank alike."""
         self.tuned_bucket_bytes: int | None = None
-        self.has_padded_data = False
-        """Whether data were made some of whose rows are padding."""
-        self.has_joined_data = False
-        """Whether data were made some of whose batches are empty."""
         self.is_used = False
         """Whether the program has asked for more than `init()`: its rank, other ranks'
         data, process sets. Before that all ranks do the same, and know of no other."""

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.job import current_job
 from ring_keras.training import uneven_batches
 
 __all__ = ["EvaluationStep"]
@@ -28,7 +27,7 @@ class EvaluationStep:
     @classmethod
     def prepare(cls, model: keras.Model) -> None:
         """Puts one into the model once there are data with padding."""
-        if not current_job().has_padded_data:
+        if not uneven_batches.padding_was_made():
             return
         step = internals.replacement(model, internals.TEST_STEP)
         if not isinstance(step, cls):

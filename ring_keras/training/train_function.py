@@ -57,6 +57,9 @@ class TrainFunction:
     def retrace(self) -> None:
         """Has Keras make another one, which is traced anew."""
         internals.set_train_function(self._model, None)
+        step = DistributedTrainStep.of(self._model)
+        if step is not None:
+            step.forget_traces()
         self._function = internals.train_function(self._model)
         self._passes = PassesSeen()
         internals.set_train_function(self._model, self)
@@ -69,8 +72,8 @@ class TrainFunction:
         step = DistributedTrainStep.of(self._model)
         if step is not None and step.drop_other_fits(fit or _fit_around(run)):
             self.retrace()
-        elif step is not None and size() == 1 and step.outdated():
-            self.retrace()  # There is nobody who would have to do so, too.
+        elif (size() == 1 or run is None) and step is not None and step.outdated():
+            self.retrace()  # There is nobody else, or all are in loops of their own.
         if run is None or fit is None:
             if self._is_paced:
                 refuse_without_fit(self._model)

@@ -40,16 +40,16 @@ class _Traced:
     """What a trace has taken for granted.
 
     Attributes:
-        generation: Of the job; None if nothing was traced.
+        generation: Of the job.
         weighted_by_row: See `uneven_batches`, like the next.
         of_unknown_length: Whether the batch was.
         looks_at_rows: Whether the step finds padding and empty batches.
     """
 
-    generation: int | None = None
-    weighted_by_row: bool = False
-    of_unknown_length: bool = False
-    looks_at_rows: bool = False
+    generation: int
+    weighted_by_row: bool
+    of_unknown_length: bool
+    looks_at_rows: bool
 
     @classmethod
     def of(cls, data: Any) -> "_Traced":
@@ -60,6 +60,15 @@ class _Traced:
             uneven_batches.is_of_unknown_length(data),
             uneven_batches.may_have_padding(data) or uneven_batches.may_be_empty(data),
         )
+
+    def outdated(self) -> bool:
+        """Whether it is of another membership, or asks of no uneven batches."""
+        if self.generation != current_job().generation:
+            return True
+        looks = (uneven_batches.padding_was_made() and self.weighted_by_row) or (
+            uneven_batches.empty_batches_were_made() and self.of_unknown_length
+        )
+        return looks and not self.looks_at_rows
 
 
 class DistributedTrainStep:
@@ -78,7 +87,8 @@ class DistributedTrainStep:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._train_step = model.train_step
-        self._traced = _Traced()
+        # TensorFlow keeps them all, for batches of other kinds.
+        self._traces: set[_Traced] = set()
         self.prologues: list[Callable[[], None]] = []
         """Run, in graph mode traced, at the beginning of every step."""
         self.prologues_of_fits: list[tuple[object, Callable[[], None]]] = []
@@ -114,14 +124,12 @@ class DistributedTrainStep:
         return len(self.prologues_of_fits) < len(before)
 
     def outdated(self) -> bool:
-        """Whether its trace is of another membership, or asks of no uneven batches."""
-        traced, job = self._traced, current_job()
-        if traced.generation not in (None, job.generation):
-            return True
-        looks = (job.has_padded_data and traced.weighted_by_row) or (
-            job.has_joined_data and traced.of_unknown_length
-        )
-        return looks and not traced.looks_at_rows and self.process_set().size() > 1
+        """Whether a trace is of another membership, or asks of no uneven batches."""
+        return any(traced.outdated() for traced in self._traces)
+
+    def forget_traces(self) -> None:
+        """The train function is made anew."""
+        self._traces.clear()
 
     def compiled(self) -> bool:
         """Whether XLA compiles it."""
@@ -137,14 +145,15 @@ class DistributedTrainStep:
         with tf.control_dependencies(_tensors(data)):
             for prologue in [*self.prologues, *(p for _, p in self.prologues_of_fits)]:
                 prologue()
-        self._traced = _Traced.of(data)
+        traced = _Traced.of(data)
+        self._traces.add(traced)
         process_set = self.process_set()
         if not has_peers(process_set):
             with self._counted_alone(data, process_set):
                 result = self._own_step(data)
             end_lone_step(data, result, compiled=self.compiled())
             return result
-        if self._traced.looks_at_rows:
+        if traced.looks_at_rows:
             return self._run_uneven(data, process_set)
         return self._run(data, self._amount(data), process_set)
 

@@ -7,8 +7,8 @@ rank has no more data. Many layers fail on one, so a step runs on a row of zeros
 place.
 
 Neither may count in an average, a metric or a moving statistic. A step looks for
-them only after data have been made that can hold them, and where its own batches
-can, so that others pay nothing.
+them only after this process has made data that can hold them, and where its own
+batches can, so that others pay nothing.
 """
 
 from collections import Counter
@@ -17,16 +17,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from ring_keras.job.job import current_job
 from ring_keras.ops.arguments import to_factor
 
 __all__ = [
     "at_least_one_row",
+    "empty_batches_were_made",
     "example_count",
     "is_of_unknown_length",
     "is_weighted_by_row",
     "may_be_empty",
     "may_have_padding",
+    "note_empty_batches",
+    "note_padding",
+    "padding_was_made",
     "real_example_count",
     "undone_if",
     "without_padding",
@@ -36,14 +39,41 @@ __all__ = [
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
+class _Made:
+    """What was made, ever: data may be of an earlier job of this process."""
+
+    padding = False
+    empty_batches = False
+
+
+def note_padding() -> None:
+    """Data are being made some of whose rows are padding."""
+    _Made.padding = True
+
+
+def note_empty_batches() -> None:
+    """Data are being made some of whose batches are empty."""
+    _Made.empty_batches = True
+
+
+def padding_was_made() -> bool:
+    """Whether there are such data."""
+    return _Made.padding
+
+
+def empty_batches_were_made() -> bool:
+    """Whether there are such data."""
+    return _Made.empty_batches
+
+
 def may_have_padding(data: Any) -> bool:
     """Whether a batch like this can have padding rows, which `shard` makes."""
-    return current_job().has_padded_data and is_weighted_by_row(data)
+    return _Made.padding and is_weighted_by_row(data)
 
 
 def may_be_empty(data: Any) -> bool:
     """Whether a batch like this can have no rows: `join` makes such."""
-    return current_job().has_joined_data and is_of_unknown_length(data)
+    return _Made.empty_batches and is_of_unknown_length(data)
 
 
 def is_weighted_by_row(data: Any) -> bool:
