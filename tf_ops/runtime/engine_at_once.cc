@@ -46,14 +46,9 @@ bool Engine::Recall(RepeatedCall& call, Member& member) {
     found.collective = MakeCollective(call.request(), communicator);
     found.slot_nbytes = found.collective->slot_nbytes().value_or(0);
     found.signature = SignatureOf(call.request(), 0, call.request().plan);
-    CollectiveRecord record;
-    record.nbytes = TotalBytes(call.request());
-    record.communicator_id = communicator.id();
-    record.size = communicator.size();
-    record.kind = call.request().kind;
-    record.algorithm = found.collective->algorithm();
-    record.SetName(call.request().name);
-    found.record = record;
+    found.record = CollectiveRecord();
+    Operation::Identify(call.request(), call.request().name, communicator,
+                        found.collective.get(), &found.record);
   }
   return found.collective->can_run_at_once() &&
          found.slot_nbytes <= name.channel->slot_nbytes();

@@ -113,12 +113,19 @@ void Operation::StampArrived() {
 void Operation::Identify() {
   // What precedes a step is none of it.
   if (request_.step_role != StepRole::kPrecedes) record_.step = use_.step;
-  record_.nbytes = TotalBytes(request_);
-  record_.communicator_id = communicator_->id();
-  record_.size = communicator_->size();
-  record_.kind = request_.kind;
-  if (collective_ != nullptr) record_.algorithm = collective_->algorithm();
-  record_.SetName(use_.name);
+  Identify(request_, use_.name, *communicator_, collective_.get(), &record_);
+}
+
+void Operation::Identify(const Request& request, const std::string& name,
+                         const Communicator& communicator,
+                         const Collective* collective,
+                         CollectiveRecord* record) {
+  record->nbytes = TotalBytes(request);
+  record->communicator_id = communicator.id();
+  record->size = communicator.size();
+  record->kind = request.kind;
+  if (collective != nullptr) record->algorithm = collective->algorithm();
+  record->SetName(name);
 }
 
 CollectiveRecord Operation::Described() {

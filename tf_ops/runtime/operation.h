@@ -49,6 +49,10 @@ class Operation {
     record_ = record;
     stage_ = Stage::kPosted;
   }
+  // Says in a record which collective it is: all but its step and its moments.
+  static void Identify(const Request& request, const std::string& name,
+                       const Communicator& communicator,
+                       const Collective* collective, CollectiveRecord* record);
   // Whether so many bytes take longer than a look at the clock.
   static constexpr bool IsTimed(uint64_t nbytes) { return nbytes > 512; }
   // Starts; the task ends when the collective has, well or not.
