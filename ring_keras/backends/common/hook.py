@@ -73,6 +73,10 @@ class GradientHook:
         internals.replace(optimizer, internals.BACKEND_APPLY_GRADIENTS, self._apply)
         internals.replace(optimizer, internals.CLIP_GRADIENTS, self._clip)
 
+    def own_reducer(self) -> Reducer:
+        """Of this optimizer's gradients."""
+        return self._reducer
+
     def begin_together(self) -> None:
         """All ranks begin to train by it, before one of them may fail in a step."""
         if has_peers(self.options.process_set):

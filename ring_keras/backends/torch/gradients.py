@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from ring_keras import _native
-from ring_keras.backends.common.buckets import buckets_of
-from ring_keras.backends.common.reducer import Reducer
+from ring_keras.backends.common.reducer import Options, Reducer
 from ring_keras.backends.common.step import Step
-from ring_keras.backends.torch.arrays import array_of
+from ring_keras.backends.torch.reduction import EarlyReduction, Reduction, divided
 from ring_keras.errors import RingKerasError
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -22,45 +21,91 @@ __all__ = ["TorchReducer"]
 class TorchReducer(Reducer):
     """In place, in the memory of gradients."""
 
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.early: EarlyReduction | None = None
+        """What begins while backward goes on; set for one step."""
+        self.reduced: Sequence[Any] | None = None
+        """The variables of the last update, if their own gradients were reduced."""
+
     def reduce(  # noqa: D102  As in Reducer.
         self, gradients: Sequence[Any], variables: Sequence[Any], step: Step
     ) -> list[torch.Tensor]:
-        name = self.begin()
+        early, self.early = self.early, None
         tensors = [
             _reducible(gradient, variable)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
-        op = step.op(self.options.op)
-        plan = self.plan(tensors, variables, op)
-        buckets = [
-            bucket
-            for bucket_of_any in buckets_of(
-                tensors, limit=self.options.bucket_size_bytes
-            )
-            for bucket in _by_dtype(bucket_of_any)
-        ]
-        under_way = []
-        for number, bucket in enumerate(buckets):
-            arrays = [array_of(tensor) for tensor in bucket]
-            is_float32 = bucket[0].dtype == torch.float32
-            under_way.append(
-                _native.start_allreduce(
-                    arrays,
-                    arrays,
-                    op.value,
-                    f"{name}/{number}",
-                    self.options.process_set.communicator_id(),
-                    weight=step.weight if op is ReduceOp.AVERAGE else 1.0,
-                    wire_dtype=self.options.wire_dtype if is_float32 else None,
-                    # What a rank that fails gives up, whose next bucket would else
-                    # meet the others' of the step before.
-                    step="continues" if number else "begins",
-                    plan=plan,
-                )
-            )
-        for operation in under_way:
-            operation.wait()
+        if early is None or not early.reduction.begun():
+            whole = self.reduction(tensors, variables, step)
+        elif early.expects(variables):
+            whole = early.reduction
+        else:
+            self._reduce_others(early, tensors, variables, step)
+            return tensors
+        whole.begin_rest(tensors)
+        whole.wait()
+        self.reduced = variables if all(map(_is_same, tensors, gradients)) else None
         return tensors
+
+    def reduction(
+        self, tensors: Sequence[torch.Tensor], variables: Sequence[Any], step: Step
+    ) -> Reduction:
+        """Of these gradients, of which none travels yet.
+
+        Args:
+            tensors: The gradients, or others of their shapes and types.
+            variables: One for each.
+            step: In which they are applied.
+        """
+        plan = self._plan(tensors, variables, step)
+        return self._reduction(tensors, plan, step)
+
+    def _reduce_others(
+        self,
+        early: EarlyReduction,
+        tensors: Sequence[torch.Tensor],
+        variables: Sequence[Any],
+        step: Step,
+    ) -> None:
+        """Where backward has made other gradients than in the step before.
+
+        On all ranks, or on some: then the plans tell them apart.
+        """
+        plan = self._plan(tensors, variables, step)
+        begun = early.begun()
+        rest = [
+            tensor
+            for tensor, variable in zip(tensors, variables, strict=True)
+            if id(variable) not in begun
+        ]
+        # Ranks of another plan wait for the next bucket, also where nothing is left.
+        rest = rest or [torch.zeros(1)]
+        reduction = self._reduction(rest, plan, step, early.reduction.begun())
+        reduction.begin_rest(rest)
+        early.reduction.wait()
+        reduction.wait()
+        self.reduced = None
+
+    def _plan(
+        self, tensors: Sequence[torch.Tensor], variables: Sequence[Any], step: Step
+    ) -> int:
+        self.begin()
+        return self.plan(tensors, variables, step.op(self.options.op))
+
+    def _reduction(
+        self, tensors: Sequence[torch.Tensor], plan: int, step: Step, first: int = 0
+    ) -> Reduction:
+        op = step.op(self.options.op)
+        return Reduction(
+            self.options,
+            self.begin(),
+            op,
+            plan,
+            step.weight if op is ReduceOp.AVERAGE else 1.0,
+            divided(tensors, self.options.bucket_size_bytes),
+            first,
+        )
 
     def shared(  # noqa: D102  As in Reducer.
         self, gradients: list[Any], step: Step
@@ -114,8 +159,5 @@ def _reducible(gradient: torch.Tensor, variable: Any) -> torch.Tensor:
     return gradient.clone(memory_format=torch.contiguous_format)
 
 
-def _by_dtype(bucket: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    groups: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in bucket:
-        groups.setdefault(tensor.dtype, []).append(tensor)
-    return list(groups.values())
+def _is_same(tensor: torch.Tensor, gradient: torch.Tensor) -> bool:
+    return bool(tensor.data_ptr() == gradient.data_ptr())

@@ -19,6 +19,7 @@ from ring_keras.backends.torch.buffers import (
     own_random_state,
     take_first_ranks_buffers,
 )
+from ring_keras.backends.torch.overlap import BackwardOverlap
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.states.own_state import own_state
 
@@ -33,6 +34,12 @@ class TorchFit(RanksFit):
     ) -> None:
         super().__init__(model, process_set, given)
         self._random: torch.Tensor | None = None
+        self._overlap = BackwardOverlap(model)
+
+    def __exit__(self, *exception: object) -> None:
+        """The model, and its backward, are as they were."""
+        super().__exit__(*exception)
+        self._overlap.end()
 
     @classmethod
     @contextlib.contextmanager
@@ -71,7 +78,11 @@ class TorchFit(RanksFit):
             with step_of(self._trained, batch, counts=False), _undone(self._trained):
                 self._train_function([batch])
             return self._logs
-        with step_of(self._trained, batch), self._numbers_of_modules():
+        with (
+            step_of(self._trained, batch),
+            self._numbers_of_modules(),
+            self._overlap.step(),
+        ):
             self._logs = self._train_function(data)
         return self._logs
 
