@@ -7,7 +7,7 @@ import functools
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.distributed import Distributed, any_says
+from ring_keras.callbacks.distributed import Distributed, any_says, root_of
 from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
 from ring_keras.callbacks.sharded_saves import refuse_savers_of_one_rank
 from ring_keras.job.job import current_job
@@ -73,8 +73,7 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
             return
         distributed = Distributed()
         insert_callback(callbacks, len(callbacks.callbacks), distributed)
-    root = distributed.root_rank
-    root = process_set.ranks[0] if root is None else root
+    root = root_of(callbacks.callbacks, process_set.ranks)
     place = callbacks.callbacks.index(distributed)
     for part in reversed(distributed.missing_parts(callbacks.callbacks, root)):
         insert_callback(callbacks, place + 1, part)

@@ -31,12 +31,11 @@ from ring_keras.backends.common.listed_callbacks import (
     meets,
     taken,
     with_parts,
-    writer_of,
 )
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.reducer import Options
 from ring_keras.backends.common.step import current_step
-from ring_keras.callbacks.distributed import any_says
+from ring_keras.callbacks.distributed import any_says, root_of
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
@@ -203,7 +202,7 @@ def _without_files_of_others(
     )
     common = set.intersection(*map(set, everyones)) - {None}
     own_rank = process_set.ranks[process_set.rank()]
-    if own_rank == writer_of(callbacks, process_set.ranks):
+    if own_rank == root_of(callbacks, process_set.ranks):
         return callbacks
     return [one for one in callbacks if file_of(one) not in common]
 

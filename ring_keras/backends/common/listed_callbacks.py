@@ -9,7 +9,6 @@ from typing import Any
 import keras
 
 from ring_keras.backends.common.hook import process_set_of
-from ring_keras.callbacks.broadcast_global_variables import BroadcastGlobalVariables
 from ring_keras.callbacks.distributed import Distributed
 from ring_keras.callbacks.learning_rate_rule import LearningRateRule
 from ring_keras.job.job import current_job
@@ -20,7 +19,6 @@ __all__ = [
     "meets",
     "taken",
     "with_parts",
-    "writer_of",
 ]
 
 Callbacks = Sequence[keras.callbacks.Callback]
@@ -57,17 +55,6 @@ def with_parts(callbacks: Callbacks, model: keras.Model) -> Callbacks:
     ]
     place = callbacks.index(distributed) + 1
     return [*callbacks[:place], *parts, *callbacks[place:]]
-
-
-def writer_of(callbacks: Callbacks, ranks: Sequence[int]) -> int:
-    """The one of these ranks that writes a file of all, and reads it: the root."""
-    roots = [
-        one.root_rank
-        for one in callbacks
-        if isinstance(one, (BroadcastGlobalVariables, Distributed))
-        and one.root_rank is not None
-    ]
-    return roots[0] if roots else ranks[0]
 
 
 @contextlib.contextmanager

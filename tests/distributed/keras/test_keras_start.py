@@ -138,14 +138,14 @@ def test_all_ranks_begin_with_the_roots_epoch(rank_pool, broadcast_last):
     assert results == [[2, 3, 4]] * 2
 
 
-def restored_worker(root):
-    """The first rank goes on from a backup, and all begin with the root's state."""
+def restored_worker(root, in_root_only):
+    """A rank goes on from a backup, and all begin with the root's state."""
     with common_directory() as directory:
-        fit_with_backup(directory, 1, 0)
-        return fit_with_backup(directory, 2, root)
+        fit_with_backup(directory, 1, 0, in_root_only)
+        return fit_with_backup(directory, 2, root, in_root_only)
 
 
-def fit_with_backup(directory, epochs, root):
+def fit_with_backup(directory, epochs, root, in_root_only):
     ran = Epochs()
     backup = keras.callbacks.BackupAndRestore(directory, delete_checkpoint=False)
     with LogTexts() as texts:
@@ -155,7 +155,7 @@ def fit_with_backup(directory, epochs, root):
             4,
             epochs=epochs,
             callbacks=[
-                ring.callbacks.RootOnly(backup),
+                ring.callbacks.RootOnly(backup) if in_root_only else backup,
                 ring.callbacks.BroadcastGlobalVariables(root),
                 ran,
             ],
@@ -164,13 +164,17 @@ def fit_with_backup(directory, epochs, root):
 
 
 def test_a_rank_that_is_ahead_of_the_root_says_what_is_lost(rank_pool):
-    from_restored = rank_pool(2).run(restored_worker, args=(0,))
-    assert from_restored == [([1], [])] * 2
-
-    (first, told), other = rank_pool(2).run(restored_worker, args=(1,))
+    (first, told), other = rank_pool(2).run(restored_worker, args=(1, True))
     assert (first, other) == ([0, 1], ([0, 1], []))
     assert "rank 0 begins fit() with a state of 1 steps" in told[0]
     assert "all ranks take that of rank 1, which has 0" in told[0]
+
+
+@pytest.mark.parametrize(("root", "in_root_only"), [(0, True), (1, False)])
+def test_the_root_restores_a_backup(rank_pool, root, in_root_only):
+    results = rank_pool(2).run(restored_worker, args=(root, in_root_only))
+
+    assert results == [([1], [])] * 2
 
 
 def own_list_worker():
