@@ -1,0 +1,142 @@
+"""Models whose optimizers' state the ranks divide, and all kinds of such optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import ring_keras as ring
+from support import training
+
+STEPS = 6
+
+
+def layers() -> list[keras.layers.Layer]:
+    """More variables than ranks, one of them with a constraint."""
+    return [
+        keras.layers.Dense(8, activation="tanh", kernel_constraint="max_norm"),
+        keras.layers.Dense(5, activation="tanh"),
+        keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
+    ]
+
+
+def build(seed: int) -> keras.Model:
+    return training.assemble(seed, layers, None)
+
+
+def adamw_without_biases(**options: Any) -> keras.optimizers.Optimizer:
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1, **options)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def decaying(cls: type[keras.optimizers.Optimizer], **options: Any) -> Any:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.8)
+    return cls(schedule, **options)
+
+
+optimizers = keras.optimizers
+
+
+MAKERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
+    "sgd": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "sgd_without_state": lambda: optimizers.SGD(0.1),
+    "adam": lambda: optimizers.Adam(0.01, amsgrad=True),
+    "adamw": adamw_without_biases,
+    "nadam": lambda: optimizers.Nadam(0.01),
+    "adamax": lambda: optimizers.Adamax(0.01),
+    "rmsprop": lambda: optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "adadelta": lambda: optimizers.Adadelta(1.0),
+    "ftrl": lambda: optimizers.Ftrl(0.1),
+    "lion": lambda: optimizers.Lion(0.01),
+    "lamb": lambda: optimizers.Lamb(0.01),
+    "adafactor": lambda: optimizers.Adafactor(0.01),
+    "adafactor_crossed": lambda: optimizers.Adafactor(
+        0.01,
+        weight_decay=0.1,
+        gradient_accumulation_steps=2,
+        global_clipnorm=0.5,
+        use_ema=True,
+        ema_momentum=0.5,
+        ema_overwrite_frequency=2,
+    ),
+    "clipvalue": lambda: optimizers.Adam(0.01, clipvalue=0.01),
+    "clipnorm": lambda: optimizers.Adam(0.01, clipnorm=0.05),
+    "global_clipnorm": lambda: optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.1),
+    "averages": lambda: adamw_without_biases(use_ema=True, ema_momentum=0.5),
+    "averages_taken": lambda: optimizers.Lamb(
+        0.01, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "schedule": lambda: decaying(optimizers.Adam),
+    "accumulation": lambda: decaying(
+        optimizers.AdamW, gradient_accumulation_steps=2, global_clipnorm=0.5
+    ),
+    "accumulated_averages": lambda: optimizers.SGD(
+        0.1,
+        momentum=0.9,
+        gradient_accumulation_steps=2,
+        use_ema=True,
+        ema_momentum=0.5,
+        ema_overwrite_frequency=2,
+    ),
+    "loss_scaled": lambda: optimizers.LossScaleOptimizer(
+        optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=2
+    ),
+    "loss_scaled_accumulation": lambda: optimizers.LossScaleOptimizer(
+        optimizers.Adam(0.01, gradient_accumulation_steps=2)
+    ),
+}
+
+
+if hasattr(keras.optimizers, "Muon"):  # Older Keras has none.
+    MAKERS["muon"] = lambda: optimizers.Muon(0.01, weight_decay=0.1)
+    # Of which some variables' updates count steps, and others do not.
+    MAKERS["accumulated_muon"] = lambda: optimizers.Muon(
+        0.01, gradient_accumulation_steps=2
+    )
+
+
+def fit(name: str, shard_state: bool, **options: Any) -> keras.Model:
+    size, rank = ring.size(), ring.rank()
+    model = build(1 + rank)
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=shard_state)
+    training.compile_model(model, optimizer, **options)
+    data = training.dataset(training.steps_of(STEPS, size))  # The last is uneven.
+    training.fit(model, ring.data.shard(data, remainder="keep"), training.BATCH)
+    return model
+
+
+def values(optimizer: keras.optimizers.Optimizer) -> list[bytes]:
+    return [np.asarray(variable).tobytes() for variable in optimizer.variables]
+
+
+def state_bytes(optimizer: keras.optimizers.Optimizer) -> int:
+    """What this rank has of it."""
+    return sum(np.asarray(variable).nbytes for variable in optimizer.variables)
+
+
+def sharded(name: str = "adam", **options: Any) -> keras.Model:
+    optimizer = ring.DistributedOptimizer(MAKERS[name](), shard_state=True)
+    return training.compile_model(build(1), optimizer, **options)
+
+
+def shared_data() -> tf.data.Dataset:
+    return ring.data.shard(training.dataset(64))
+
+
+def initialized(worker: Callable[..., Any], *args: Any) -> Any:
+    ring.init()
+    return worker(*args)
+
+
+def refused(code: str, call: Callable[[], Any]) -> None:
+    """On this rank; the other one is refused, too, and comes here."""
+    with pytest.raises((ValueError, ring.RingKerasError), match=rf"\[{code}\]"):
+        call()
+    assert ring.allgather_object(code) == [code] * ring.size()
