@@ -13,7 +13,11 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.sharded_state import SHARDABLE, can_shard
+from ring_keras.optimizers.sharded_state import (
+    SHARDABLE,
+    can_shard,
+    can_shard_inside,
+)
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -205,11 +209,17 @@ def _require_shardable(
     plain_optimizers: list[keras.optimizers.Optimizer],
 ) -> None:
     """Where each variable's update is known to need that variable's state alone."""
-    wraps = internals.is_wrapper(optimizer)
-    if wraps and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        wrong = optimizer
-    else:
-        wrong = next((one for one in plain_optimizers if not can_shard(one)), None)
+    wrong = next(
+        (one for one in _wrappers(optimizer) if not can_shard_inside(one)),
+        next((one for one in plain_optimizers if not can_shard(one)), None),
+    )
+    if wrong is None and not plain_optimizers:
+        raise ValueError(
+            "[RK832] "
+            "`shard_state` needs to know the optimizers inside "
+            f"{type(optimizer).__name__}, which a function makes while it is built: "
+            "give it a keras.optimizers.OptimizerMap, or build it before."
+        )
     if wrong is not None:
         raise ValueError(
             "[RK336] "
@@ -225,7 +235,9 @@ def _refuse_other_options(
 ) -> None:
     """Where the optimizer, or one in it, reduces already, and in another way."""
     hook = OptimizerHook.of(optimizer)
-    if hook is not None and hook.options != options:
+    if hook is not None and hook.options == options:
+        return
+    if hook is not None:
         differences = [
             f"{ours}, and before {theirs}"
             for ours, theirs in zip(
@@ -265,6 +277,16 @@ def _plain_optimizers(
         for inner in internals.inner_optimizers(optimizer)
         for plain in _plain_optimizers(inner)
     ]
+
+
+def _wrappers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """Those that hand gradients to others: itself, if it does, and ones in it."""
+    if not internals.is_wrapper(optimizer):
+        return []
+    inner = internals.inner_optimizers(optimizer)
+    return [optimizer, *(found for one in inner for found in _wrappers(one))]
 
 
 def _accumulate(optimizer: keras.optimizers.Optimizer, passes: int) -> None:

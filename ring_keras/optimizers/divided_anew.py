@@ -23,6 +23,7 @@ from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
+from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank, size
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.sharded_state import (
@@ -66,6 +67,9 @@ class KeptParts:
 
     Args:
         optimizers: All that train together, or others around them.
+
+    Raises:
+        ValueError: If a state is divided among some of the ranks only.
     """
 
     def __init__(self, optimizers: Iterable[keras.optimizers.Optimizer]) -> None:
@@ -74,6 +78,14 @@ class KeptParts:
         for optimizer in internals.innermost(optimizers):
             hook = OptimizerHook.of(optimizer)
             if isinstance(hook, UpdateHook) and hook.sharded is not None:
+                if hook.process_set is not global_process_set:
+                    raise ValueError(
+                        "[RK831] "
+                        "an elastic job divides the state of an optimizer with "
+                        "shard_state=True among all of its ranks. Leave out one of "
+                        "process_set and shard_state. Received: "
+                        f"process_set={hook.process_set}"
+                    )
                 self._optimizers.append(optimizer)
                 self._states.append(hook.sharded)
         self._committed: _Copies | None = None

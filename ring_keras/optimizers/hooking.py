@@ -5,6 +5,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.optimizers.loss_scale_hook import LossScaleHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.job.process_set import has_peers
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.update_hook import UpdateHook
 from ring_keras.optimizers.wrapper_hook import WrapperHook
@@ -33,7 +34,7 @@ def shards_state(model: keras.Model) -> bool:
     """Whether ranks divide the state of one of a model's optimizers."""
     hooks = map(OptimizerHook.of, internals.innermost_optimizers(model))
     return any(
-        hook.options.shard_state and hook.process_set.size() > 1
+        hook.options.shard_state and has_peers(hook.process_set)
         for hook in hooks
         if hook is not None
     )

@@ -126,12 +126,6 @@ class ReductionOptions:
                 "op=ring_keras.Average alone. Received: "
                 f"gradient_predivide_factor={factor}, op='{self.op}'"
             )
-        if self.shard_state and self.process_set is not global_process_set:
-            raise ValueError(
-                "[RK336] "
-                "`shard_state` works for all ranks together only, for now. Received: "
-                f"process_set={self.process_set}"
-            )
         if self.op is ReduceOp.ADASUM and self.sparse_as_dense is False:
             raise ValueError(
                 "[RK420] "

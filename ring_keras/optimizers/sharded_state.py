@@ -25,6 +25,7 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.topology import rank
 from ring_keras.ops.broadcast import grouped_broadcast
 from ring_keras.ops.shards import Shard, set_shard, shard_of
 from ring_keras.ops.step import one_step
@@ -37,6 +38,7 @@ __all__ = [
     "ShardedState",
     "balanced",
     "can_shard",
+    "can_shard_inside",
     "parts_of_different_states",
     "require_parts_of_one_state",
     "sharded_steps",
@@ -68,6 +70,14 @@ def can_shard(optimizer: keras.optimizers.Optimizer) -> bool:
     )
 
 
+def can_shard_inside(wrapper: keras.optimizers.Optimizer) -> bool:
+    """Whether the states of those can be divided to which it hands its gradients."""
+    if isinstance(wrapper, keras.optimizers.LossScaleOptimizer):
+        return True
+    # Older Keras has no such class.
+    return type(wrapper) is getattr(keras.optimizers, "MultiOptimizer", None)
+
+
 class Part(NamedTuple):
     """A variable that one rank has, and updates, for all.
 
@@ -87,7 +97,7 @@ class ShardedState:
 
     Args:
         optimizer: One that can be sharded.
-        process_set: The ranks that train together.
+        process_set: The ranks that train together. One outside of it has all of it.
         update: Updates some of its variables by their gradients.
         is_local: Whether each rank trains a variable for itself.
     """
@@ -133,11 +143,11 @@ class ShardedState:
         self.parts = []
         # By what the ranks have in common.
         common = [v for v in variables if not self._is_local(v)]
-        places = balanced(list(map(_nbytes, common)), self._process_set.size())
+        members = self._members()
+        places = balanced(list(map(_nbytes, common)), len(members))
         self._owners = dict.fromkeys(map(internals.variable_key, variables))
         for variable, place in zip(common, places, strict=True):
-            owner = self._process_set.ranks[place]
-            self._owners[internals.variable_key(variable)] = owner
+            self._owners[internals.variable_key(variable)] = members[place]
         self._means = internals.expected_means(self._optimizer, variables)
         internals.replace(self._optimizer, internals.ADD_FROM_REFERENCE, self._add)
         internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_mean)
@@ -197,7 +207,7 @@ class ShardedState:
         if owner is None:
             return
         self.parts.append(Part(variable, owner, tuple(shape)))
-        if self._process_set.size() > 1:
+        if len(self._members()) > 1:
             set_shard(variable, Shard(owner, tuple(shape)))
             internals.replace(
                 variable, internals.SERIALIZE_TO_TENSORS, self._refuse_checkpoint
@@ -303,7 +313,7 @@ class ShardedState:
 
     def _share(self, variables: Sequence[Any], what: str) -> None:
         """Has each rank take these variables from those that have updated them."""
-        if self._process_set.size() == 1:
+        if len(self._members()) == 1:
             return
         groups: dict[tuple[int, str], list[Any]] = {}
         for variable in map(internals.tensorflow_variable, variables):
@@ -320,7 +330,7 @@ class ShardedState:
                     name=f"optimizer/{what}/{owner}/{dtype}",
                     process_set=self._process_set,
                 )
-                if owner != self._rank():
+                if owner != rank():
                     for variable, value in zip(group, values, strict=True):
                         variable.assign(value)
 
@@ -329,17 +339,20 @@ class ShardedState:
 
     def _updates(self, variable: Any) -> bool:
         """Whether this rank does."""
-        return self._owner(variable) in (None, self._rank())
+        return self._owner(variable) in (None, rank())
 
     def _has(self, variable: Any) -> bool:
         shard = shard_of(variable)
-        return shard is None or shard.owner == self._rank()
+        return shard is None or shard.owner == rank()
 
-    def _rank(self) -> int:
-        return self._process_set.ranks[self._process_set.rank()]
+    def _members(self) -> list[int]:
+        """The ranks that divide it."""
+        if self._process_set.included():
+            return self._process_set.ranks
+        return [rank()]
 
     def _current_place(self) -> tuple[int, int]:
-        return self._rank(), self._process_set.size()
+        return rank(), len(self._members())
 
     def require_same_ranks(self) -> None:
         """Raises if it was divided for other ranks than there are.
@@ -387,11 +400,11 @@ def require_parts_of_one_state(
         RankMismatchError: On every rank.
     """
     everyones = allgather_object(own, name=f"optimizer/{name}", process_set=process_set)
-    for rank, theirs in zip(process_set.ranks, everyones, strict=True):
+    for other, theirs in zip(process_set.ranks, everyones, strict=True):
         if theirs != everyones[0]:
             raise parts_of_different_states(
                 f"rank {process_set.ranks[0]} has taken {everyones[0][0]} steps, "
-                f"rank {rank} {theirs[0]}"
+                f"rank {other} {theirs[0]}"
             )
 
 

@@ -1,6 +1,7 @@
 """The hook of an optimizer that hands its gradients to others."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,18 @@ class WrapperHook(OptimizerHook):
         """Puts the hook into the optimizer."""
         super().install()
         self._replace(internals.APPLY, self._apply)
+        if self.options.shard_state:
+            self._shard_inner()
+
+    def _shard_inner(self) -> None:
+        """Has the ranks divide what each optimizer inside keeps.
+
+        Their updates are those of Keras, as without a divided state.
+        """
+        options = dataclasses.replace(self.options, fused_update=False)
+        for inner in internals.inner_optimizers(self._optimizer):
+            if OptimizerHook.of(inner) is None:
+                self._install_hook(inner, options, adopted=self.adopted)
 
     def _apply(
         self,

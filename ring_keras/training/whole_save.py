@@ -14,11 +14,10 @@ from absl import logging
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, PerJob, job_or_none
-from ring_keras.job.process_set import global_process_set
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.sharded_files import failed_save_told
 from ring_keras.optimizers.sharded_state import sharded_steps
-from ring_keras.training.distributed_models import is_local_in
+from ring_keras.training.distributed_models import is_local_in, process_set_of
 from ring_keras.training.told_errors import note_told
 
 __all__ = ["is_told_of_files", "whole_save"]
@@ -66,7 +65,7 @@ def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
             )
         with contextlib.ExitStack() as stack:
             if shares and sharded_steps(internals.optimizers_of(self)):
-                stack.enter_context(failed_save_told(global_process_set, note_told))
+                stack.enter_context(failed_save_told(process_set_of(self), note_told))
             if job is None or path is None or not is_plain:
                 return save(self, filepath, *args, **kwargs)
             beside = path.with_name(f".{job.rank}-{os.getpid()}.{path.name}")

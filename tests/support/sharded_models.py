@@ -94,6 +94,30 @@ MAKERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
 }
 
 
+def several(
+    bias: keras.optimizers.Optimizer, default: keras.optimizers.Optimizer
+) -> keras.optimizers.Optimizer:
+    by_name = optimizers.OptimizerMap(default, {".*bias": bias})
+    return optimizers.MultiOptimizer(by_name)
+
+
+needs_several = pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="needs a newer Keras"
+)
+if hasattr(keras.optimizers, "MultiOptimizer"):
+    MAKERS["several"] = lambda: several(
+        optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05),
+        adamw_without_biases(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2),
+    )
+    MAKERS["several_accumulate"] = lambda: several(
+        optimizers.Nadam(0.01, gradient_accumulation_steps=2),
+        optimizers.Lamb(0.01, gradient_accumulation_steps=3, global_clipnorm=0.5),
+    )
+    MAKERS["several_loss_scaled"] = lambda: optimizers.LossScaleOptimizer(
+        several(optimizers.Adam(0.01), optimizers.SGD(0.1, momentum=0.9)),
+        initial_scale=8.0,
+        dynamic_growth_steps=2,
+    )
 if hasattr(keras.optimizers, "Muon"):  # Older Keras has none.
     MAKERS["muon"] = lambda: optimizers.Muon(0.01, weight_decay=0.1)
     # Of which some variables' updates count steps, and others do not.

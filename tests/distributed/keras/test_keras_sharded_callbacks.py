@@ -141,9 +141,12 @@ def refused_options_worker(path: str) -> None:
     optimizer = ring.DistributedOptimizer
     adam = keras.optimizers.Adam
     refused("RK336", lambda: optimizer(OwnAdam(), shard_state=True))
-    one = ring.add_process_set([0])
-    refused("RK336", lambda: optimizer(adam(), process_set=one, shard_state=True))
-    ring.remove_process_set(one)
+    if hasattr(keras.optimizers, "MultiOptimizer"):
+        made_later = keras.optimizers.MultiOptimizer(lambda variable: adam())
+        refused("RK832", lambda: optimizer(made_later, shard_state=True))
+        by_name = keras.optimizers.OptimizerMap(adam(), {".*bias": OwnAdam()})
+        one_is_own = keras.optimizers.MultiOptimizer(by_name)
+        refused("RK336", lambda: optimizer(one_is_own, shard_state=True))
 
     model = sharded()
     model.optimizer.build(model.trainable_variables)

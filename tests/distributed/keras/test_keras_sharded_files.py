@@ -14,6 +14,7 @@ from support.sharded_models import (
     build,
     fit,
     initialized,
+    needs_several,
     sharded,
     shared_data,
     values,
@@ -62,6 +63,8 @@ def files_worker(path: str, name: str) -> None:
         pytest.param("averages_taken", marks=pytest.mark.slow),
         pytest.param("nadam", marks=pytest.mark.slow),
         pytest.param("adafactor", marks=pytest.mark.slow),
+        pytest.param("several", marks=[pytest.mark.slow, needs_several]),
+        pytest.param("several_loss_scaled", marks=[pytest.mark.slow, needs_several]),
     ],
 )
 def test_files_have_the_whole_state(rank_pool, tmp_path, name):

@@ -14,6 +14,7 @@ from support.sharded_models import (
     STEPS,
     build,
     fit,
+    needs_several,
     state_bytes,
 )
 
@@ -116,8 +117,10 @@ SOME = ["sgd", "adamw", "averages_taken", "accumulation"]
 OTHERS = [name for name in MAKERS if name != "averages_taken"]
 
 
-def test_optimizers_train_the_same_weights(rank_pool):
-    names = ["averages_taken"]
+@pytest.mark.parametrize(
+    "names", [["averages_taken"], pytest.param(["several"], marks=needs_several)]
+)
+def test_optimizers_train_the_same_weights(rank_pool, names):
     require_same_weights(rank_pool(2).run(compare_worker, args=("fit", names)))
 
 
@@ -154,6 +157,11 @@ def test_ways_of_fit_train_the_same_weights(rank_pool, way):
     [
         ("loop", ["accumulation"]),
         pytest.param("loop", ["sgd"], marks=pytest.mark.slow),
+        pytest.param(
+            "loop",
+            ["several", "several_accumulate"],
+            marks=[pytest.mark.slow, needs_several],
+        ),
         pytest.param("eager_loop", ["sgd", "accumulation"], marks=pytest.mark.slow),
     ],
 )
@@ -168,9 +176,10 @@ def test_loops_train_the_same_weights(rank_pool, way, names):
     "names",
     [
         pytest.param(["sgd"], marks=pytest.mark.slow),
+        pytest.param(["several"], marks=[pytest.mark.slow, needs_several]),
         pytest.param(SOME, marks=pytest.mark.slow),
     ],
-    ids=len,
+    ids="-".join,
 )
 def test_compiled_steps_train_the_same_weights(rank_pool, names):
     require_same_weights(rank_pool(2).run(compare_worker, args=("jit", names)))
