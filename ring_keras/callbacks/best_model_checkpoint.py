@@ -8,7 +8,6 @@ import keras
 from ring_keras.callbacks.fit_side import fit_side
 from ring_keras.errors import RankMismatchError
 from ring_keras.job.process_set import has_peers
-from ring_keras.job.topology import rank
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.values.outcomes import gather_outcomes
 
@@ -21,6 +20,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     Give it to every rank. The metrics of all ranks decide which model is the best, if
     `MetricAverage` is in the list. The first of the ranks that train together saves it.
     When `fit` returns, on any rank, the file is complete, and `best` is the writer's.
+    With `shard_state=True` the others give it their parts of the optimizer's state.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -103,13 +103,16 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         self._agree()
 
     def _save(self, hook: Callable[..., None], *args: Any) -> None:
-        if self._failure is not None or not self._writes():
+        if self._failure is not None:
             return
-        try:
+
+        def decide() -> None:
             with noted_saves(self.model):
                 hook(*args)
-        except Exception as error:  # File systems and models have many.
-            self._failure = error
+
+        side = fit_side()
+        writer = side.process_set_of(self.model).ranks[0]
+        self._failure = side.save_if_due(self.model, writer, decide)
 
     def _agree(self) -> None:
         """Any rank may have to write from now on; one that cannot says so to all."""
@@ -137,6 +140,3 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
                 raise
             raise failure from None
         return None if values[0] is None else float(values[0])
-
-    def _writes(self) -> bool:
-        return rank() == fit_side().process_set_of(self.model).ranks[0]

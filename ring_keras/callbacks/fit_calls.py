@@ -28,6 +28,7 @@ from ring_keras.callbacks.sharded_saves import (
     when_it_saves,
 )
 from ring_keras.callbacks.shared_files import saves_on_all_ranks
+from ring_keras.callbacks.swapped_averages import require_same_swaps, swaps_of
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.states.array_digest import array_digest
@@ -79,6 +80,7 @@ def agree_on_calls(
         "changing": changing,
         "files": [file for file in map(file_of, callbacks.callbacks) if file],
         "checkpoints": [when_it_saves(saver) for saver in savers],
+        "swaps": swaps_of(callbacks.callbacks, callbacks.model),
         "backups": backups_of_all(callbacks.callbacks, callbacks.model),
         "board": None if board is None else board.update_freq,
         "has_own_board": any(
@@ -100,6 +102,7 @@ def agree_on_calls(
     require_same_savers(
         [theirs["checkpoints"] for theirs in everyones], validate, process_set
     )
+    require_same_swaps([theirs["swaps"] for theirs in everyones], validate, process_set)
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)

@@ -13,6 +13,7 @@ import keras
 
 from ring_keras._requirements import of_back_end
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.topology import rank
 
 if TYPE_CHECKING:
     from ring_keras.callbacks.step_rates import Rule, StepRates
@@ -62,6 +63,26 @@ class FitSide(abc.ABC):
             model: That is trained.
             section: Does it; returns a plain value.
         """
+
+    def save_if_due(
+        self, model: keras.Model, root_rank: int, decide: Callable[[], None]
+    ) -> Exception | None:
+        """Has one rank decide whether to save, with what it needs of the others.
+
+        Args:
+            model: That is trained.
+            root_rank: The one that writes.
+            decide: Called there; calls `model.save` or `model.save_weights`, or not.
+
+        Returns:
+            Why that rank could not; the others have not heard of it.
+        """
+        if rank() == root_rank:
+            try:
+                decide()
+            except Exception as error:  # File systems and models have many.
+                return error
+        return None
 
     @abc.abstractmethod
     def one_rank_alone(self, what: str) -> AbstractContextManager[None]:

@@ -10,6 +10,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import Distributed, any_says, root_of
 from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
 from ring_keras.callbacks.sharded_saves import refuse_savers_of_one_rank
+from ring_keras.callbacks.swapped_averages import swap_together
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import is_initialized, size
@@ -27,6 +28,7 @@ __all__ = ["prepare_fits"]
 def prepare_fits() -> None:
     """From now on, each `fit` that has, or is to have, a distributed optimizer."""
     internals.call_before_callbacks("on_train_begin", _begin_fit)
+    swap_together()
     internals.postpone_writing(_is_to_be_prepared)
     internals.call_before_callbacks("on_test_begin", _show_progress_once)
     internals.call_before_callbacks("on_predict_begin", _show_progress_once)

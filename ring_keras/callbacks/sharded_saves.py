@@ -27,15 +27,11 @@ __all__ = [
     "when_it_saves",
 ]
 
-# By name, since some are in rooms that know this one. They save on one rank; Keras's
-# SwapEMAWeights puts all averages into the model.
+# By name, since some are in rooms that know this one. They save on one rank.
 _BACKUPS = {"keras.BackupAndRestore", "ring_keras.Preemption"}
-_REFUSED = {
-    "keras.BackupAndRestore",
-    "keras.SwapEMAWeights",
-    "ring_keras.BestModelCheckpoint",
-    "ring_keras.ReportCheckpoint",
-}
+_REFUSED = {"keras.BackupAndRestore", "ring_keras.ReportCheckpoint"}
+# In which all ranks meet.
+_OF_ALL = {"keras.ModelCheckpoint", "keras.SwapEMAWeights"}
 
 
 def refuse_savers_of_one_rank(
@@ -70,8 +66,11 @@ def refuse_savers_of_one_rank(
         refused = sorted(names & _REFUSED)
         if type(callback) is keras.callbacks.BackupAndRestore:
             refused = []
-        if inside is not callback and "keras.ModelCheckpoint" in names:
-            refused = ["ring_keras.RootOnly(ModelCheckpoint)"]
+        if inside is not callback and names & _OF_ALL:
+            refused = [f"ring_keras.RootOnly({type(inside).__name__})"]
+        by_epochs = getattr(inside, "save_freq", "epoch") == "epoch"
+        if "ring_keras.BestModelCheckpoint" in names and not by_epochs:
+            refused = ["ring_keras.BestModelCheckpoint(save_freq=<batches>)"]
         if not refused:
             continue
         raise ValueError(
@@ -105,7 +104,7 @@ def refuse_where_ranks_change(
             f"{base.__module__.split('.')[0]}.{base.__name__}"
             for base in type(inside).__mro__
         }
-        refused = sorted(names & {*_REFUSED, "keras.ModelCheckpoint"})
+        refused = sorted(names & (_REFUSED | _OF_ALL))
         if refused:
             raise ValueError(
                 "[RK336] "

@@ -1,20 +1,16 @@
 """`BackupAndRestore` where the ranks divide an optimizer's state."""
 
+import functools
 from typing import Any
 
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.optimizers.sharded_files import (
-    failed_save_told,
-    give_loaded,
-    loading_for_all,
-)
+from ring_keras.callbacks.saves_with_parts import save_with_parts
+from ring_keras.optimizers.sharded_files import give_loaded, loading_for_all
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
-from ring_keras.training.told_errors import is_known, note_told
 from ring_keras.values.objects import broadcast_object
-from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["SharedBackup"]
 
@@ -94,26 +90,12 @@ class SharedBackup(keras.callbacks.Callback):
 
     def _save(self) -> None:
         """In place of the callback's own; collective."""
-        process_set = process_set_of(self.model)
-        failure: Exception | None = None
-        if self._is_root():
-            try:
-                with failed_save_told(process_set, note_told):
-                    type(self.callback)._save_model(self.callback)
-            except Exception as error:
-                if is_known(error, None):
-                    raise
-                failure = error  # After the others have given their parts.
-        else:
-            with failed_save_told(process_set, note_told):
-                internals.run_through_weights_file(self.model)
-
-        def look() -> tuple[None, None]:
-            if failure is not None:
-                raise failure
-            return None, None
-
-        gather_outcomes("DistributedOptimizer(shard_state)", look, process_set)
+        save = functools.partial(type(self.callback)._save_model, self.callback)
+        save_with_parts(
+            self.model,
+            process_set_of(self.model),
+            save if self._is_root() else None,
+        )
 
     def _is_root(self) -> bool:
         process_set = process_set_of(self.model)

@@ -11,10 +11,12 @@ import keras
 from ring_keras.callbacks.broadcast_before_steps import BroadcastBeforeSteps
 from ring_keras.callbacks.fit_side import CommonBeginning, FitSide
 from ring_keras.callbacks.prepared_fits import prepare_fits
+from ring_keras.callbacks.saves_with_parts import save_if_due
 from ring_keras.callbacks.step_rates import Rule, StepRates
 from ring_keras.callbacks.table_of_rates import TableOfRates
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.sharded_files import one_rank_alone
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit
@@ -48,6 +50,15 @@ class TensorFlowSide(FitSide):
         self, model: keras.Model, section: Callable[[], _Result]
     ) -> _Result | None:
         return DistributedFit.calling_sections().run(section)
+
+    def save_if_due(  # noqa: D102  As in FitSide.
+        self, model: keras.Model, root_rank: int, decide: Callable[[], None]
+    ) -> Exception | None:
+        if not shards_state(model):
+            return super().save_if_due(model, root_rank, decide)
+        return DistributedFit.calling_sections().run(
+            lambda: save_if_due(model, process_set_of(model), root_rank, decide)
+        )
 
     def one_rank_alone(  # noqa: D102  As in FitSide.
         self, what: str

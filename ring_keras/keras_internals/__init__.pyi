@@ -65,6 +65,7 @@ from .names import GRADIENT_ACCUMULATOR as GRADIENT_ACCUMULATOR
 from .names import INITIAL_EPOCH as INITIAL_EPOCH
 from .names import ITERATIONS as ITERATIONS
 from .names import ITERATOR_RESOURCE as ITERATOR_RESOURCE
+from .names import KEEP_AVERAGES as KEEP_AVERAGES
 from .names import LOAD_VARIABLES as LOAD_VARIABLES
 from .names import LOSS_CALL as LOSS_CALL
 from .names import MASK as MASK
@@ -83,6 +84,7 @@ from .names import SGD_MOMENTUM as SGD_MOMENTUM
 from .names import SHUFFLE_AGAIN as SHUFFLE_AGAIN
 from .names import SHUFFLE_DATASET as SHUFFLE_DATASET
 from .names import SHUFFLE_SEEDS as SHUFFLE_SEEDS
+from .names import SWAP_AVERAGES as SWAP_AVERAGES
 from .names import TAKE_AVERAGES as TAKE_AVERAGES
 from .names import TEST_STEP as TEST_STEP
 from .names import TRAIN_FUNCTION as TRAIN_FUNCTION

@@ -41,6 +41,7 @@ __all__ = [
     "ITERATIONS",
     "ITERATOR",
     "ITERATOR_RESOURCE",
+    "KEEP_AVERAGES",
     "LOAD_VARIABLES",
     "LOCALS",
     "LOSS_CALL",
@@ -79,6 +80,7 @@ __all__ = [
     "STATE",
     "STATE_IS_TAKEN_BACK",
     "STEPS_PER_EPOCH",
+    "SWAP_AVERAGES",
     "TAKE_AVERAGES",
     "TEST_STEP",
     "TRAINABLE_VARIABLES",
@@ -117,6 +119,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "train_step",
     ),
     "keras.callbacks.BackupAndRestore": ("_save_model",),
+    "keras.callbacks.SwapEMAWeights": ("_tf_finalize_ema_values", "_tf_swap_variables"),
     "keras.callbacks.TensorBoard": ("_train_writer",),
     "keras.layers.BatchNormalization": ("_moments",),
     "keras.layers.Layer": ("_flatten_layers",),
@@ -272,6 +275,8 @@ TAKE_AVERAGES = "_overwrite_model_variables_with_average_value"
 BUILD = "build"
 ADD_VARIABLE = "add_variable"
 ADD_FROM_REFERENCE = "add_variable_from_reference"
+SWAP_AVERAGES = "_tf_swap_variables"
+KEEP_AVERAGES = "_tf_finalize_ema_values"
 SAVE_BACKUP = "_save_model"
 SAVE_VARIABLES = "save_own_variables"
 SERIALIZE_TO_TENSORS = "_serialize_to_tensors"

@@ -294,6 +294,23 @@ class ShardedState:
         )
 
     @contextlib.contextmanager
+    def change_averages(self, change: Callable[[], None]) -> None:
+        """Has all ranks take what one of Keras's callbacks makes of the averages.
+
+        Args:
+            change: Does it, to the variables of which the optimizer has averages here.
+        """
+        self.require_same_ranks()
+        attributes = vars(self._optimizer)
+        variables = attributes[internals.TRAINABLE_VARIABLES]
+        with self._own_averages(variables) as own:
+            attributes[internals.TRAINABLE_VARIABLES] = own
+            try:
+                change()
+            finally:
+                attributes[internals.TRAINABLE_VARIABLES] = variables
+        self._share([variable for variable, _ in self._averaged(variables)], "averages")
+
     def _own_averages(self, variables: Sequence[Any]) -> Iterator[list[Any]]:
         """This rank's of these variables; the optimizer has their averages alone."""
         own = [pair for pair in self._averaged(variables) if self._has(pair[1])]

@@ -110,10 +110,12 @@ def refused_callbacks_worker(path: str) -> None:
     checkpoint = keras.callbacks.ModelCheckpoint(f"{path}/model.keras")
     callbacks = [
         ring.callbacks.RootOnly(keras.callbacks.BackupAndRestore(path)),
-        keras.callbacks.SwapEMAWeights(),
+        ring.callbacks.RootOnly(keras.callbacks.SwapEMAWeights()),
         None,
         ring.callbacks.RootOnly(checkpoint),
-        ring.callbacks.BestModelCheckpoint("loss", filepath=f"{path}/model.keras"),
+        ring.callbacks.BestModelCheckpoint(
+            "loss", filepath=f"{path}/model.keras", save_freq=2
+        ),
     ]
     for callback in callbacks:
         model = sharded("averages_taken")
