@@ -22,7 +22,7 @@ from ring_keras.optimizers import common_start
 from ring_keras.optimizers.common_variables import common_accumulators, common_variables
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.optimizers.sharded_state import (
+from ring_keras.optimizers.parts_of_one_state import (
     require_parts_of_one_state,
     sharded_steps,
 )

@@ -14,7 +14,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.shards import shard_of
 from ring_keras.optimizers.common_variables import common_variables, split_weights
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.optimizers.sharded_state import balanced
+from ring_keras.optimizers.state_division import balanced
 
 __all__ = ["ModelState", "Writers", "refuse_ranks_apart"]
 

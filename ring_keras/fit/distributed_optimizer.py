@@ -13,7 +13,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
-from ring_keras.optimizers.sharded_state import (
+from ring_keras.optimizers.shardable import (
     SHARDABLE,
     can_shard,
     can_shard_inside,

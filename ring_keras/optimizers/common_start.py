@@ -25,11 +25,11 @@ from ring_keras.ops.common_order import note_places, require_common_order
 from ring_keras.ops.data_order import living_orders, require_common_orders
 from ring_keras.ops.join import agreed_without_all
 from ring_keras.optimizers.common_variables import common_state, common_weights
-from ring_keras.optimizers.plan_agreement import Agreement
-from ring_keras.optimizers.sharded_state import (
+from ring_keras.optimizers.parts_of_one_state import (
     parts_of_different_states,
     sharded_steps,
 )
+from ring_keras.optimizers.plan_agreement import Agreement
 from ring_keras.states.common_layers import agree_on_layers
 from ring_keras.states.weight_digests import all_digests, differing, variable_name
 

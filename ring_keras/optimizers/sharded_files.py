@@ -18,7 +18,7 @@ from ring_keras.errors import CollectiveTimeoutError, PeerLostError, RingKerasEr
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast import broadcast
 from ring_keras.ops.shards import shard_of
-from ring_keras.optimizers.sharded_state import (
+from ring_keras.optimizers.parts_of_one_state import (
     parts_of_different_states,
     require_parts_of_one_state,
 )

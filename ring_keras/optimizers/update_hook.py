@@ -12,6 +12,7 @@ from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 from ring_keras.optimizers.sharded_state import ShardedState
+from ring_keras.optimizers.state_division import StateDivision
 from ring_keras.optimizers.step_scope import current_step
 
 __all__ = ["UpdateHook"]
@@ -45,8 +46,11 @@ class UpdateHook(OptimizerHook):
         fused = FusedUpdate(self._optimizer, wanted=self.options.fused_update)
         fused.install()
         if self.options.shard_state:
+            division = StateDivision(
+                self._optimizer, self.process_set, self.options.is_local
+            )
             self._sharded = ShardedState(
-                self._optimizer, self.process_set, fused.update, self.options.is_local
+                self._optimizer, self.process_set, fused.update, division
             )
             self._sharded.install()
 
@@ -57,7 +61,7 @@ class UpdateHook(OptimizerHook):
             # What a variable begins with must not wait for gradients: TensorFlow has
             # to take it out of the function that is being traced.
             with tf.control_dependencies(None):
-                self._sharded.build(variables)
+                self._sharded.division.build(variables)
         internals.require_accumulators(self._optimizer)
 
     def _apply(

@@ -15,8 +15,8 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, PerJob, job_or_none
 from ring_keras.optimizers.hooking import shards_state
+from ring_keras.optimizers.parts_of_one_state import sharded_steps
 from ring_keras.optimizers.sharded_files import failed_save_told
-from ring_keras.optimizers.sharded_state import sharded_steps
 from ring_keras.training.distributed_models import is_local_in, process_set_of
 from ring_keras.training.told_errors import note_told
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.ringrun import Ringrun
 
-from ring_keras.optimizers.divided_anew import keepers_of
+from ring_keras.optimizers.part_exchange import keepers_of
 
 # Rank 0 gives all gradients, which are small integers, so that the sum is the same for
 # any ranks. A process dies before it takes part in a step.
