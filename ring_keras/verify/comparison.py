@@ -231,6 +231,11 @@ def _notes(recording: Recording, one: Facts | str | None, size: int) -> Iterator
             f"no update was compared: an optimizer takes {recording.passes} steps for "
             f"one, and the first epoch has {len(recording.after)}"
         )
+    if recording.divides_state:
+        yield (
+            "the ranks divide the optimizer's state (shard_state=True): of each part "
+            "what the rank that has it made was compared with one process"
+        )
     if neutralized.quiet:
         yield (
             "dropout, noise and augmentation were switched off, as N ranks draw other "

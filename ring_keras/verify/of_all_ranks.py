@@ -80,6 +80,7 @@ def gather(recording: Recording) -> OfAllRanks:
     """Brings the recordings together: a collective of all ranks."""
     steps = min(ring.allgather_object(len(recording.after), name="verify/steps"))
     batches = ring.allgather_object(recording.batches[:steps], name="verify/batches")
+    _bring_parts(recording, steps)
     losses = np.array(
         ring.allgather_object(recording.losses[:steps], name="verify/losses")
     ).reshape(ring.size(), steps, 2)
@@ -103,9 +104,26 @@ def gather(recording: Recording) -> OfAllRanks:
     )
 
 
+def _bring_parts(recording: Recording, steps: int) -> None:
+    """Gives each rank the others' parts of what optimizers keep; collective."""
+    places = recording.state.own_parts() if steps else []
+    states = [*recording.before[:steps], *recording.after[:steps]]
+    own = [
+        {} if state is None else {place: state[place] for place in places}
+        for state in states
+    ]
+    if not any(ring.allgather_object(bool(places), name="verify/divided")):
+        return
+    for theirs in ring.allgather_object(own, name="verify/parts"):
+        for state, parts in zip(states, theirs, strict=True):
+            for place, value in parts.items():
+                if state is not None:
+                    state[place] = value
+
+
 def _compare(recording: Recording, values: Sequence[Array], step: int) -> Apart | None:
     """How the ranks' states differ, if they do: a collective of all ranks."""
-    own = [digest(value) for value in values]
+    own = [digest(value) for value in values[: recording.state.common_count]]
     of_ranks = ring.allgather_object(own, name="verify/digests")
     differing = [
         i

@@ -74,6 +74,7 @@ def run_in_one_process(
         The steps with each order.
     """
     model = recording.model
+    recording.state.make_whole()
     internals.remove_replacements(model)
     tapes = PassesSeen()
     with passes_watched(tapes, lost_by=""):

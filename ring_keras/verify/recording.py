@@ -14,10 +14,12 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks import BroadcastGlobalVariables, Distributed
 from ring_keras.errors import RingKerasError
+from ring_keras.job.process_set import global_process_set
 from ring_keras.keras_internals.building import create_variables
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.training.distributed_models import process_set_of
 from ring_keras.values.reduce_op import ReduceOp
 from ring_keras.verify.learning_rate import final_learning_rate
 from ring_keras.verify.neutral import Neutralized, neutralize
@@ -71,6 +73,8 @@ class Recording:
         """Once warm-up is over; None if unknown."""
         self.epoch_steps: int | None = None
         """How many steps its data have; None if unknown, or chosen by the script."""
+        self.divides_state = False
+        """Whether each rank has a part of the state of an optimizer of the model."""
         self.neutralized = Neutralized()
         self.structure: Any = None
         """Of a batch, with the position of each array among its leaves."""
@@ -151,12 +155,12 @@ class Recording:
         )
 
     def _begin(self, model: keras.Model, callbacks: Any) -> Any:
-        if shards_state(model):
+        if shards_state(model) and process_set_of(model) is not global_process_set:
             raise RingKerasError(
                 "[RK336] "
                 "ring_keras.verify cannot compare the state of an optimizer with "
-                "shard_state=True, for now. Verify the training without it: the "
-                "weights are the same."
+                "shard_state=True and a process_set, for now. Verify the training "
+                "without shard_state: the weights are the same."
             )
         if meeting_optimizers(model):
             raise RingKerasError(
@@ -166,6 +170,7 @@ class Recording:
                 "Verify the training without it."
             )
         self.model = model
+        self.divides_state = shards_state(model)
         # Or no step that is compared would end in an update.
         self._steps = max(self._steps, self.passes)
         listed = getattr(callbacks, "callbacks", callbacks) or []

@@ -10,7 +10,9 @@ import keras
 import numpy as np
 
 from ring_keras import keras_internals as internals
+from ring_keras.ops.shards import shard_of
 from ring_keras.optimizers.common_variables import common_variables, common_weights
+from ring_keras.optimizers.hooking import divisions_of
 from ring_keras.states.weight_digests import variable_name
 from ring_keras.training.distributed_models import is_local_in
 
@@ -23,7 +25,8 @@ class TrainedState:
     """The variables of a model and of its optimizers, once they are all there.
 
     Without those that each rank has its own of by intent, and without the state of
-    random generators.
+    random generators. What optimizers with `shard_state=True` keep comes last; another
+    rank's part is empty here.
 
     Args:
         model: The model.
@@ -34,7 +37,13 @@ class TrainedState:
         is_local = is_local_in(model)
         self.weights = {variable_name(v) for v in common_weights(model, is_local)}
         """Names of those that are the model's own."""
-        self._variables = common_variables(model, is_local)
+        self._divided = divisions_of(internals.optimizers_of(model))
+        parts = [part.variable for division in self._divided for part in division.parts]
+        keys = set(map(id, parts))
+        common = [v for v in common_variables(model, is_local) if id(v) not in keys]
+        self.common_count = len(common)
+        """How many come first, of which all ranks have the same."""
+        self._variables = [*common, *parts]
         self.names = [variable_name(variable) for variable in self._variables]
         self.dtypes = [str(variable.dtype) for variable in self._variables]
 
@@ -55,6 +64,23 @@ class TrainedState:
             old if np.array_equal(old, new, equal_nan=True) else new
             for old, new in zip(before, values, strict=True)
         ]
+
+    def own_parts(self) -> list[int]:
+        """The places of those that this rank has, and others have not."""
+        parts = [
+            (division, part) for division in self._divided for part in division.parts
+        ]
+        return [
+            place
+            for place, (division, part) in enumerate(parts, start=self.common_count)
+            if shard_of(part.variable) is not None and division.has(part)
+        ]
+
+    def make_whole(self) -> None:
+        """In a job of one rank: makes what others have had, with values to come."""
+        for division in self._divided:
+            division.follow_ranks()
+        self._variables = TrainedState(self._model)._variables
 
     def assign(self, values: Sequence[Array]) -> None:
         """Puts values back."""

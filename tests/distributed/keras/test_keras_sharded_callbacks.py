@@ -19,7 +19,6 @@ from support.sharded_models import (
 )
 
 import ring_keras as ring
-from ring_keras import verify
 
 
 def checkpoint_worker(path: str) -> tuple[list[bytes], list[str]]:
@@ -163,12 +162,3 @@ def refused_options_worker(path: str) -> None:
 
 def test_what_does_not_go_together_is_refused(rank_pool, tmp_path):
     rank_pool(2).run(refused_options_worker, args=(str(tmp_path),))
-
-
-def verify_worker() -> None:
-    with pytest.raises(ring.RingKerasError, match=r"\[RK336\]"):
-        verify.compare(lambda: training.fit(sharded(), shared_data(), training.BATCH))
-
-
-def test_verify_refuses_it():
-    run_ranks(initialized, 2, args=(verify_worker,))
