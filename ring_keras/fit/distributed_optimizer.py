@@ -130,8 +130,9 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
             which updates it and sends it to the others; ranks get about the same number
             of bytes. The weights are those of training without it, bit for bit. For
             optimizers of Keras whose state is of single weights: SGD, Adam, AdamW,
-            Nadam, Adamax, RMSprop, Adagrad, Adadelta, Ftrl, Lion, Lamb and Muon. Files
-            have the whole state, so all ranks must save, and load, together.
+            Nadam, Adamax, RMSprop, Adagrad, Adadelta, Adafactor, Ftrl, Lion, Lamb and
+            Muon, also in a LossScaleOptimizer or a MultiOptimizer. Files have the whole
+            state, so all ranks of the process set must save, and load, together.
         fused_update: Whether one op updates a variable on CPUs, with one rank too,
             where Keras has several. For SGD with momentum, Adam and AdamW of Keras, not
             where XLA compiles the step. Adam and AdamW give the same bits; SGD may

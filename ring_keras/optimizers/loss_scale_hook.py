@@ -37,6 +37,8 @@ class LossScaleHook(WrapperHook):
         """Puts the hook into the optimizer, and one into that inside."""
         super().install()
         self._replace(internals.CHECK_FINITE, self._check_finite)
+
+    def _hook_inner(self) -> None:
         for inner in internals.inner_optimizers(self._optimizer):
             if OptimizerHook.of(inner) is None:
                 self._install_hook(inner, self.options, adopted=self.adopted)

@@ -22,14 +22,15 @@ class WrapperHook(OptimizerHook):
         """Puts the hook into the optimizer."""
         super().install()
         self._replace(internals.APPLY, self._apply)
-        if self.options.shard_state:
-            self._shard_inner()
+        self._hook_inner()
 
-    def _shard_inner(self) -> None:
-        """Has the ranks divide what each optimizer inside keeps.
+    def _hook_inner(self) -> None:
+        """Has the ranks divide what each optimizer inside keeps, if they are to.
 
         Their updates are those of Keras, as without a divided state.
         """
+        if not self.options.shard_state:
+            return
         options = dataclasses.replace(self.options, fused_update=False)
         for inner in internals.inner_optimizers(self._optimizer):
             if OptimizerHook.of(inner) is None:

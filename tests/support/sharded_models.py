@@ -88,6 +88,9 @@ MAKERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "loss_scaled": lambda: optimizers.LossScaleOptimizer(
         optimizers.Adam(0.01), initial_scale=8.0, dynamic_growth_steps=2
     ),
+    "loss_scaled_momentum": lambda: optimizers.LossScaleOptimizer(
+        optimizers.SGD(0.1, momentum=0.9)
+    ),
     "loss_scaled_accumulation": lambda: optimizers.LossScaleOptimizer(
         optimizers.Adam(0.01, gradient_accumulation_steps=2)
     ),
