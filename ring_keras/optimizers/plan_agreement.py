@@ -17,7 +17,7 @@ from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.common_order import refuse_crossed, warn_of_other_names
-from ring_keras.ops.join import agreed_without_all
+from ring_keras.ops.join import agreed_without_all, divided_plans
 from ring_keras.optimizers.buckets import NO_GRADIENT, BucketPlan, bucket_name
 from ring_keras.optimizers.step_scope import reduction_step
 
@@ -118,6 +118,8 @@ def agree_on_plan(
     of_all = len(gathered) == process_set.size()
     if not of_all:
         without_all[digest] = number
+    if shards_state:
+        divided_plans.of(job)[communicator_id].add(number)
     return Agreement(digest, number, of_all)
 
 

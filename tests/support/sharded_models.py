@@ -77,6 +77,9 @@ MAKERS: dict[str, Callable[..., keras.optimizers.Optimizer]] = {
     "accumulation": lambda: decaying(
         optimizers.AdamW, gradient_accumulation_steps=2, global_clipnorm=0.5
     ),
+    "accumulated_momentum": lambda: optimizers.SGD(
+        0.1, momentum=0.9, gradient_accumulation_steps=2
+    ),
     "accumulated_averages": lambda: optimizers.SGD(
         0.1,
         momentum=0.9,

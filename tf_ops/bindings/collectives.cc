@@ -176,11 +176,14 @@ void StayAway(const std::string& name, int communicator_id,
   (void)WithoutGil([&] { return Runtime::Get().Run(std::move(request)); });
 }
 
-int Join(int communicator_id) {
+int Join(int communicator_id, std::vector<int64_t> needed_in_plans,
+         const std::string& why_needed) {
   Request request =
       MakeRequest(CollectiveKind::kJoin, "ring_keras/join", communicator_id);
   int last_joined = 0;
   request.last_joined = &last_joined;
+  request.needed_in_plans = std::move(needed_in_plans);
+  request.why_needed = why_needed;
   RunRequest(std::move(request));
   return last_joined;
 }
@@ -218,7 +221,9 @@ void BindCollectives(py::module_& module) {
              py::arg("communicator_id"), py::arg("why"));
   module.def("barrier", &Barrier, py::arg("name") = "",
              py::arg("communicator_id") = 0);
-  module.def("join", &Join, py::arg("communicator_id") = 0);
+  module.def("join", &Join, py::arg("communicator_id") = 0,
+             py::arg("needed_in_plans") = std::vector<int64_t>(),
+             py::arg("why_needed") = "");
 }
 
 }  // namespace ring_keras

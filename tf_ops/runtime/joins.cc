@@ -75,7 +75,8 @@ std::unique_ptr<Operation> Joins::MakeUp(const Joining& joining,
   }
   const Communicator& communicator = *member->communicator;
   RequestInJoin made =
-      MakeRequestInJoin(peer, communicator.rank(), communicator.size());
+      MakeRequestInJoin(peer, communicator.rank(), communicator.size(),
+                        joining.operation->request());
   return std::make_unique<Operation>(std::move(made.request), std::move(use),
                                      Operation::Standing{member->joins, true},
                                      member, *name, std::move(made.done));

@@ -84,6 +84,7 @@ class Operation {
   Member& member() const { return *member_; }
   NameUse& name_use() { return name_; }
   bool is_join() const { return request_.kind == CollectiveKind::kJoin; }
+  const Request& request() const { return request_; }
   // Of a join: one more collective to which its rank brings nothing.
   void BeginMadeUp() {
     ++request_.made_up;

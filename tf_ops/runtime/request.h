@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tf_ops/collectives/arguments.h"
 #include "tf_ops/common/status.h"
@@ -50,6 +51,11 @@ struct Request : CollectiveArguments {
 
   // It goes on beyond its step: in that step nobody waits to hear its error.
   bool departs = false;
+
+  // Of a join: plans whose steps the peers cannot take without this rank, and
+  // why. 0: steps of no plan, or in which the ranks agree on one.
+  std::vector<int64_t> needed_in_plans;
+  std::string why_needed;
 
   // Not OK: why this rank cannot take part. Its peers are told, and get the
   // same error.

@@ -1,5 +1,7 @@
 #include "tf_ops/runtime/request_in_join.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -34,7 +36,13 @@ bool ReducesZeros(ReduceOp op) {
 }
 
 // Why there is nothing that this rank could bring without being noticed.
-Status CheckDispensable(const Announcement& peer, int rank) {
+Status CheckDispensable(const Announcement& peer, int rank,
+                        const Request& join) {
+  const std::vector<int64_t>& plans = join.needed_in_plans;
+  if (peer.use.in_step() &&
+      std::find(plans.begin(), plans.end(), peer.plan) != plans.end()) {
+    return Status(StatusCode::kInvalidArgument, join.why_needed);
+  }
   std::string why;
   switch (peer.kind) {
     case CollectiveKind::kAllreduce:
@@ -86,7 +94,8 @@ Status AddZeros(const std::vector<Shape>& shapes, ZeroedMemory& memory,
 
 }  // namespace
 
-RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size) {
+RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size,
+                                const Request& join) {
   RequestInJoin made;
   Request& request = made.request;
   auto memory = std::make_shared<ZeroedMemory>();
@@ -95,7 +104,7 @@ RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size) {
   // All ranks will hear the peer's reason; there is nothing to bring.
   if (!peer.error.empty()) return made;
   request.kind = peer.kind;
-  request.able = CheckDispensable(peer, rank);
+  request.able = CheckDispensable(peer, rank, join);
   if (!request.able.ok()) return made;
   request.dtype = peer.dtype;
   request.reduce_op = peer.reduce_op;

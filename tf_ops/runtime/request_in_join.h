@@ -19,8 +19,9 @@ struct RequestInJoin {
 
 // For the collective that a peer has announced, on a communicator of `size`
 // ranks in which this rank has the place `rank`. Sums get zeros, averages a
-// weight of 0, gathers no rows.
-RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size);
+// weight of 0, gathers no rows. `join` is this rank's: see Request::why_needed.
+RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size,
+                                const Request& join);
 
 }  // namespace ring_keras
 
