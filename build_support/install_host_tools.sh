@@ -7,6 +7,10 @@ for program in sshd:openssh-server ssh:openssh-client ip:iproute2 faketime:faket
   munged:munge slurmctld:slurmctld slurmd:slurmd srun:slurm-client; do
   command -v "${program%:*}" >/dev/null || missing="$missing ${program#*:}"
 done
+# With which MPIs and srun tell each other of processes.
+for library in libpmi2.so.0:libpmi2-0 pmix2/lib/libpmix.so:libpmix-dev; do
+  ls /usr/lib/*-linux-gnu/"${library%:*}" >/dev/null 2>&1 || missing="$missing ${library#*:}"
+done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
   echo "Without$missing, which cannot be installed: that takes root, and Debian's apt-get."

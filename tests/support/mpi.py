@@ -19,6 +19,15 @@ def documented_scripts() -> list[str]:
     )
 
 
+# Slurm's, with which Intel MPI talks to it.
+_LIBPMI2 = "libpmi2.so.0"
+
+
+def _debians(name: str) -> Path | None:
+    """A file among Debian's libraries."""
+    return next(iter(Path("/usr/lib").glob(f"*-linux-gnu/{name}")), None)
+
+
 @dataclass(frozen=True)
 class Mpi:
     """One of them.
@@ -84,6 +93,29 @@ class Mpi:
             "RING_KERAS_TRANSPORT": "mpi",
             "RING_KERAS_MPI_LIBRARY": str(self.library),
             "MPI4PY_LIBMPI": str(self.library),
+        }
+
+    @property
+    def srun_option(self) -> str:
+        """How srun tells its processes of each other."""
+        return "--mpi=pmix" if self.folder == "openmpi" else "--mpi=pmi2"
+
+    @property
+    def missing_for_srun(self) -> str:
+        """The file without which srun cannot start it; empty: it can."""
+        needed = {"openmpi": "pmix2/lib/libpmix.so", "intel_mpi": _LIBPMI2}
+        name = needed.get(self.folder)
+        return name if name is not None and _debians(name) is None else ""
+
+    def under_srun(self) -> dict[str, str]:
+        """What it needs that its own mpirun would give it."""
+        if self.folder != "intel_mpi":
+            return {}
+        assert self.library is not None
+        return {
+            "I_MPI_PMI_LIBRARY": str(_debians(_LIBPMI2)),
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "FI_PROVIDER_PATH": str(self.library.parent),
         }
 
     def across(self, addresses: list[str], ssh: str) -> list[str]:

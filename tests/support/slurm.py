@@ -29,6 +29,7 @@ AuthInfo=socket={directory}/munge.socket
 CredType=cred/munge
 StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool.%n
+TmpFS={directory}/tmp.%n
 SlurmctldPidFile={directory}/slurmctld.pid
 SlurmdPidFile={directory}/slurmd.%n.pid
 SlurmctldLogFile={directory}/slurmctld.log
@@ -90,7 +91,8 @@ class Slurm:
         wait_until((self.directory / "munge.socket").exists, "munged listens")
         self._start(self._on(0, "slurmctld", "-D"))
         for host, name in enumerate(self.hosts.host_names):
-            (self.directory / f"spool.{name}").mkdir()
+            for folder in ("spool", "tmp"):
+                (self.directory / f"{folder}.{name}").mkdir()
             self._start(self._on(host, "slurmd", "-D", "-N", name))
         wait_until(self._is_ready, "all nodes are idle", timeout_s=60)
 
