@@ -86,6 +86,21 @@ class Mpi:
         found = self.bin_dir.parent.glob("lib/python3*/site-packages/mpi4py")
         return next((path.parent for path in found), None)
 
+    def between_machines(self) -> dict[str, str]:
+        """The variables with which it uses TCP between processes of one machine."""
+        if self.folder == "openmpi":
+            return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
+        if self.folder == "mpich":
+            return {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}
+        return self._libfabric() | {"I_MPI_FABRICS": "ofi", "FI_PROVIDER": "tcp"}
+
+    def _libfabric(self) -> dict[str, str]:
+        """Where Intel MPI's is, which its wheel does not say to other Pythons."""
+        assert self.library is not None
+        return dict.fromkeys(
+            ("LD_LIBRARY_PATH", "FI_PROVIDER_PATH"), str(self.library.parent)
+        )
+
     def between_hosts(self) -> dict[str, str]:
         """The variables of a test's ranks that reach other hosts by it."""
         return {
@@ -111,12 +126,7 @@ class Mpi:
         """What it needs that its own mpirun would give it."""
         if self.folder != "intel_mpi":
             return {}
-        assert self.library is not None
-        return {
-            "I_MPI_PMI_LIBRARY": str(_debians(_LIBPMI2)),
-            "LD_LIBRARY_PATH": str(self.library.parent),
-            "FI_PROVIDER_PATH": str(self.library.parent),
-        }
+        return self._libfabric() | {"I_MPI_PMI_LIBRARY": str(_debians(_LIBPMI2))}
 
     def across(self, addresses: list[str], ssh: str) -> list[str]:
         """Its mpirun's command for one rank on each host, which `ssh` reaches.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -120,13 +121,18 @@ rank, size, *_ = _native.topology()
 
 
 def run_by_mpirun(
-    mpi: Mpi, script: str, directory: Path, library: Path | None = None
+    mpi: Mpi,
+    script: str,
+    directory: Path,
+    library: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `script` on two ranks, as a user does."""
     assert mpi.bin_dir is not None
     file = directory / "script.py"
     file.write_text(JOIN + script)
     variables = {"RING_KERAS_INIT_TIMEOUT_S": "40"} | mpi.between_hosts()
+    variables |= env or {}
     if library is not None:
         variables["RING_KERAS_MPI_LIBRARY"] = str(library)
     command = [str(mpi.bin_dir / "mpirun"), *mpi.on_one_host, "-np", "2"]
@@ -173,6 +179,50 @@ sys.stdout.write(f"{sum:g}\\n")
 
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.split() == ["2", "2"]
+
+
+def test_what_a_rank_sends_last_arrives_when_it_has_left(
+    mpi: Mpi, tmp_path: Path
+) -> None:
+    # More than MPI sends unasked: its sender has to answer the receiver, who is
+    # stopped until the sender has left, and then takes more than its room is for.
+    script = """
+import subprocess, time
+from pathlib import Path
+def wait_for(look):
+    deadline = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+data = np.full(60_000, rank, np.float32)
+if rank == 1:
+    last = _native.start_broadcast([data], [data], 0, "last")
+    Path("announced.part").write_text(str(os.getpid()))
+    _native.barrier()
+    Path("announced.part").rename("announced")
+    wake = f"until [ -e left ]; do sleep 0.05; done; kill -CONT {os.getpid()}"
+    with subprocess.Popen(["sh", "-c", wake]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        last.wait()
+    assert (data == 0).all()
+    Path("got").touch()
+else:
+    _native.barrier()
+    wait_for(Path("announced").exists)
+    state = Path("/proc", Path("announced").read_text(), "stat")
+    wait_for(lambda: state.read_text().rpartition(") ")[2][0] == "T")
+    _native.broadcast(data, 0, "last")
+    _native.shutdown("done")
+    Path("left").touch()
+    wait_for(Path("got").exists)
+sys.stdout.write("there\\n")
+"""
+    env = mpi.between_machines() | {"RING_KERAS_HEARTBEAT_TIMEOUT_S": "30"}
+
+    finished = run_by_mpirun(mpi, script, tmp_path, env=env)
+
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count("there") == 2, finished.stdout[:3000]
 
 
 def test_a_killed_rank_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -41,6 +42,9 @@ class Calls {
   // In which all of MPI's processes are counted.
   virtual int rank() const = 0;
   virtual int size() const = 0;
+
+  // Has MPI call `function` when somebody ends it, before it does.
+  virtual int BeforeEnd(std::function<void()> function) = 0;
 
   // Makes the communicator. All processes call it; it is done when Test() says
   // so of `request`, and the second function comes after that.

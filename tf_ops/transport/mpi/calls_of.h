@@ -4,7 +4,9 @@
 
 #include <dlfcn.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "tf_ops/transport/mpi/calls.h"
 
@@ -14,6 +16,7 @@ namespace ring_keras::mpi {
 template <typename Handle>
 struct Constants {
   Handle world;          // MPI_COMM_WORLD
+  Handle self;           // MPI_COMM_SELF
   Handle byte;           // MPI_BYTE
   Handle errors_return;  // MPI_ERRORS_RETURN
   int any_source;        // MPI_ANY_SOURCE
@@ -36,6 +39,8 @@ class CallsOf : public Calls {
     RING_KERAS_FIND(Comm_size);
     RING_KERAS_FIND(Comm_idup);
     RING_KERAS_FIND(Comm_set_errhandler);
+    RING_KERAS_FIND(Comm_create_keyval);
+    RING_KERAS_FIND(Comm_set_attr);
     RING_KERAS_FIND(Isend);
     RING_KERAS_FIND(Irecv);
     RING_KERAS_FIND(Test);
@@ -65,6 +70,24 @@ class CallsOf : public Calls {
 
   int rank() const override { return Count(Comm_rank_); }
   int size() const override { return Count(Comm_size_); }
+
+  // MPI_Finalize() deletes what hangs on MPI_COMM_SELF first.
+  int BeforeEnd(std::function<void()> function) override {
+    before_end_ = std::move(function);
+    int key = 0;
+    const int error = Comm_create_keyval_(
+        [](Handle, int, void*, void*, void*, int* copied) {
+          *copied = 0;
+          return kSuccess;
+        },
+        [](Handle, int, void* value, void*) {
+          static_cast<CallsOf*>(value)->before_end_();
+          return kSuccess;
+        },
+        &key, nullptr);
+    if (error != kSuccess) return error;
+    return Comm_set_attr_(constants_.self, key, this);
+  }
 
   int BeginCommunicator(Request* request) override {
     return Comm_idup_(constants_.world, &communicator_, &request->handle);
@@ -129,6 +152,9 @@ class CallsOf : public Calls {
   // Of MPI, by the places of handles where it writes them.
   using Flag = int(int* yes);
   using Counting = int(Handle communicator, int* count);
+  using Copying = int(Handle communicator, int key, void* state, void* value,
+                      void* copy, int* copied);
+  using Deleting = int(Handle communicator, int key, void* value, void* state);
 
   template <typename Function>
   void Find(const char* name, Function** function) {
@@ -149,6 +175,7 @@ class CallsOf : public Calls {
   const Constants<Handle> constants_;
   std::string missing_;
   Handle communicator_{};
+  std::function<void()> before_end_;
 
   // Named as in MPI.
   Flag* Initialized_;
@@ -160,6 +187,9 @@ class CallsOf : public Calls {
   Counting* Comm_size_;
   int (*Comm_idup_)(Handle communicator, Handle* copy, void* request);
   int (*Comm_set_errhandler_)(Handle communicator, Handle handler);
+  int (*Comm_create_keyval_)(Copying* copy, Deleting* erase, int* key,
+                             void* state);
+  int (*Comm_set_attr_)(Handle communicator, int key, void* value);
   int (*Isend_)(const void* data, int count, Handle type, int rank, int tag,
                 Handle communicator, void* request);
   int (*Irecv_)(void* data, int count, Handle type, int rank, int tag,

@@ -22,7 +22,6 @@ MpiStream::~MpiStream() {
   }
   for (Piece& piece : outgoing_) LetGo(Kind::kSend, piece);
   if (finished_) process_.Keep(Kind::kSend, last_, nullptr);
-  (void)process_.Sweep();
 }
 
 void MpiStream::LetGo(mpi::Process::Kind kind, Piece& piece) {

@@ -1,7 +1,5 @@
 #include "tf_ops/transport/mpi/mpi_transport.h"
 
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "tf_ops/transport/mpi/mpi_stream.h"
@@ -13,13 +11,6 @@ constexpr char kProcessesTopic[] = "mpi/processes";
 // A message of an earlier membership that nobody has taken must not be met. MPI
 // has tags up to 32767 at least.
 constexpr uint64_t kTags = 32767;
-
-// How long the end of a membership waits for messages that are under way.
-constexpr double kLingerS = 0.05;
-constexpr std::chrono::milliseconds kLingerInterval(1);
-// What MPI has taken may still lie in this process, which has nothing more to
-// do with MPI for a while: it goes on only while it is called.
-constexpr int kLastLooks = 20;
 
 }  // namespace
 
@@ -38,17 +29,6 @@ StatusOr<std::unique_ptr<MpiTransport>> MpiTransport::Make(
   }
   return std::unique_ptr<MpiTransport>(
       new MpiTransport(*process.value(), static_cast<int>(generation % kTags)));
-}
-
-MpiTransport::~MpiTransport() {
-  if (!process_.has_communicator()) return;
-  for (int look = 0; look < kLastLooks; ++look) {
-    process_.calls().MakeProgress();
-  }
-  const Deadline soon = Deadline::After(kLingerS);
-  while (process_.Sweep() && !soon.Expired()) {
-    std::this_thread::sleep_for(kLingerInterval);
-  }
 }
 
 StatusOr<std::vector<NewLink>> MpiTransport::Connect(

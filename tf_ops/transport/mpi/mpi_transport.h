@@ -17,7 +17,6 @@ class MpiTransport : public Transport {
   // are not this job's `size` ranks.
   static StatusOr<std::unique_ptr<MpiTransport>> Make(int rank, int size,
                                                       uint64_t generation);
-  ~MpiTransport() override;
 
   std::string name() const override { return "mpi"; }
   StatusOr<std::vector<NewLink>> Connect(const std::vector<int>& peers,

@@ -23,15 +23,18 @@ constexpr int kMode = RTLD_NOW | RTLD_GLOBAL;
 
 // Of MPI 5.0's standard ABI.
 const Constants<void*>& StandardConstants() {
-  static const Constants<void*> constants = {
-      reinterpret_cast<void*>(0x101), reinterpret_cast<void*>(0x247),
-      reinterpret_cast<void*>(0x143), -1, 4096};
+  static const Constants<void*> constants = {reinterpret_cast<void*>(0x101),
+                                             reinterpret_cast<void*>(0x102),
+                                             reinterpret_cast<void*>(0x247),
+                                             reinterpret_cast<void*>(0x143),
+                                             -1,
+                                             4096};
   return constants;
 }
 
 // Of MPICH's, which Intel MPI, MVAPICH and Cray MPICH share.
-constexpr Constants<int> kMpichConstants = {0x44000000, 0x4c00010d, 0x54000001,
-                                            -2, 3};
+constexpr Constants<int> kMpichConstants = {0x44000000, 0x44000001, 0x4c00010d,
+                                            0x54000001, -2,         3};
 
 Status NoMpi(const std::string& why) {
   return Status(
@@ -104,7 +107,8 @@ StatusOr<std::unique_ptr<Calls>> OpenCalls(const std::string& library,
   }
   if (void* world = dlsym(handle, "ompi_mpi_comm_world")) {
     return Make(handle, Constants<void*>{
-                            world, dlsym(handle, "ompi_mpi_byte"),
+                            world, dlsym(handle, "ompi_mpi_comm_self"),
+                            dlsym(handle, "ompi_mpi_byte"),
                             dlsym(handle, "ompi_mpi_errors_return"), -1, 3});
   }
   auto calls = Make(handle, kMpichConstants);

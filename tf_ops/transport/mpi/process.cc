@@ -16,6 +16,9 @@ constexpr std::chrono::milliseconds kLookInterval(1);
 // How long the end of the process waits for what peers may still say: some MPIs
 // warn of messages that nobody has taken.
 constexpr double kLastWordsS = 0.5;
+// The same for what this process has sent to peers that take nothing. MPI's end
+// would wait for them without end.
+constexpr double kLastSendsS = 30;
 
 // It is never destroyed: MPI is needed until the process ends.
 std::atomic<Process*> running{nullptr};
@@ -69,24 +72,40 @@ StatusOr<Process*> Process::Begin(const std::string& library,
                "that to init(). In mpi4py it is the default."));
   }
   Process* const process = new Process(std::move(opened.value()));
-  if (ours) std::atexit(&Process::End);
+  process->ours_ = ours;
+  // Of MPI's end, which may be somebody else's, and of the process's.
+  process->calls_->BeforeEnd([process] { process->progress_.Stop(); });
+  std::atexit(&Process::End);
   return process;
 }
 
 void Process::End() {
   Process& process = *running.load();
-  // In a forked child it is its parent's. What is still under way may be for
-  // somebody who is gone.
-  if (!process.owner_.IsThis() || process.lost_peer_) return;
-  if (process.calls_->IsFinalized()) return;
-  const Deadline soon = Deadline::After(kLastWordsS);
-  while (process.Sweep() && !soon.Expired()) {
-    std::this_thread::sleep_for(kLookInterval);
+  // In a forked child it is its parent's.
+  if (!process.owner_.IsThis()) return;
+  // What is still under way may be for somebody who is gone.
+  if (process.ours_ && !process.lost_peer_ && !process.calls_->IsFinalized()) {
+    process.Finalize();
   }
-  for (Kept& kept : process.kept_) {
-    if (kept.kind == Kind::kReceive) process.calls_->Cancel(&kept.request);
+  process.progress_.Stop();
+}
+
+void Process::Finalize() {
+  const auto sweep_for = [this](double timeout_s) {
+    const Deadline soon = Deadline::After(timeout_s);
+    while (Sweep() > 0) {
+      if (soon.Expired()) return false;
+      std::this_thread::sleep_for(kLookInterval);
+    }
+    return true;
+  };
+  if (!sweep_for(kLastWordsS)) {
+    std::lock_guard<std::mutex> lock(kept_mutex_);
+    for (Kept& kept : kept_) {
+      if (kept.kind == Kind::kReceive) calls_->Cancel(&kept.request);
+    }
   }
-  if (!process.Sweep()) process.calls_->Finalize();
+  if (sweep_for(kLastSendsS)) calls_->Finalize();
 }
 
 Status Process::MakeCommunicator(Store& store, Deadline deadline) {
@@ -110,6 +129,12 @@ Status Process::MakeCommunicator(Store& store, Deadline deadline) {
     std::this_thread::sleep_for(kLookInterval);
   }
   if (error == Calls::kSuccess) error = calls_->FinishCommunicator();
+  if (error == Calls::kSuccess) {
+    progress_.Start([this] {
+      calls_->MakeProgress();
+      Sweep();
+    });
+  }
   if (error != Calls::kSuccess) {
     return Unusable(StrCat(
         "MPI cannot make a communicator: ", calls_->Describe(error), "."));
@@ -120,17 +145,18 @@ Status Process::MakeCommunicator(Store& store, Deadline deadline) {
 
 void Process::Keep(Kind kind, const Request& request,
                    std::unique_ptr<char[]> memory) {
+  std::lock_guard<std::mutex> lock(kept_mutex_);
   kept_.push_back({kind, request, std::move(memory)});
 }
 
-bool Process::Sweep() {
-  for (auto kept = kept_.begin(); kept != kept_.end();) {
+size_t Process::Sweep() {
+  std::lock_guard<std::mutex> lock(kept_mutex_);
+  std::erase_if(kept_, [this](Kept& kept) {
     Progress progress;
-    const int error = calls_->Test(&kept->request, &progress);
-    const bool over = error != Calls::kSuccess || progress.done;
-    kept = over ? kept_.erase(kept) : ++kept;
-  }
-  return !kept_.empty();
+    const int error = calls_->Test(&kept.request, &progress);
+    return error != Calls::kSuccess || progress.done;
+  });
+  return kept_.size();
 }
 
 }  // namespace ring_keras::mpi

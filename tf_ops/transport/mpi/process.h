@@ -3,7 +3,9 @@
 #ifndef RING_KERAS_TRANSPORT_MPI_PROCESS_H_
 #define RING_KERAS_TRANSPORT_MPI_PROCESS_H_
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "tf_ops/common/status.h"
 #include "tf_ops/common/store.h"
 #include "tf_ops/transport/mpi/calls.h"
+#include "tf_ops/transport/mpi/progress_thread.h"
 
 namespace ring_keras::mpi {
 
@@ -29,16 +32,16 @@ class Process {
   // Makes the communicator, the first time. All of MPI's processes call it.
   // Errors: PeerLost, DeadlineExceeded, Interrupted, Internal.
   Status MakeCommunicator(Store& store, Deadline deadline);
-  bool has_communicator() const { return has_communicator_; }
 
   // A process has died. MPI's end would wait for it, so there is none.
   void LosePeer() { lost_peer_ = true; }
 
   // Keeps the memory of a message until it is done.
   enum class Kind { kSend, kReceive };
+  // Any thread.
   void Keep(Kind kind, const Request& request, std::unique_ptr<char[]> memory);
-  // Lets go of those that are; whether any is left.
-  bool Sweep();
+  // Lets go of those that are; how many are left. Any thread.
+  size_t Sweep();
 
  private:
   struct Kept {
@@ -51,13 +54,18 @@ class Process {
   static StatusOr<Process*> Begin(const std::string& library,
                                   const std::string& folder);
   static void End();
+  // What has been sent gets there; then MPI ends.
+  void Finalize();
 
   const std::unique_ptr<Calls> calls_;
   const OwnerProcess owner_;
   Request communicator_;  // On its way, if begun_.
   bool begun_ = false;
   bool has_communicator_ = false;
-  bool lost_peer_ = false;
+  std::atomic<bool> lost_peer_{false};
+  bool ours_ = false;  // We have begun it.
+  ProgressThread progress_;
+  std::mutex kept_mutex_;
   std::vector<Kept> kept_;
 };
 
