@@ -2,11 +2,16 @@
 #ifndef RING_KERAS_COLLECTIVES_MESSAGE_EXCHANGE_H_
 #define RING_KERAS_COLLECTIVES_MESSAGE_EXCHANGE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <optional>
+#include <thread>
 
+#include "tf_ops/collectives/abandoned_memory.h"
 #include "tf_ops/collectives/communicator.h"
+#include "tf_ops/common/deadline.h"
 #include "tf_ops/reduce/reduce.h"
 
 namespace ring_keras {
@@ -17,9 +22,8 @@ class MessageExchange {
       : communicator_(communicator), key_(key) {}
   // Nothing may touch the operations of an exchange that failed; they go.
   ~MessageExchange() {
-    if (done()) return;
-    for (int rank = 0; rank < communicator_.size(); ++rank) {
-      if (rank != communicator_.rank()) communicator_.pair(rank).Cancel(key_);
+    while (!done() && !HasLetGo()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
   MessageExchange(const MessageExchange&) = delete;
@@ -52,9 +56,11 @@ class MessageExchange {
   }
 
   // Awaitable: everything so far has been sent and received, or the
-  // communicator is broken.
+  // communicator is broken, and no stream needs memory of this exchange's.
   auto Done() {
-    return communicator_.Until([this] { return done(); });
+    return communicator_.UntilAlways([this] {
+      return done() || (!communicator_.status().ok() && HasLetGo());
+    });
   }
 
  private:
@@ -66,8 +72,28 @@ class MessageExchange {
     return sends_.empty() && receives_.empty();
   }
 
+  // Ends what is under way; whether its memory is the caller's again.
+  bool HasLetGo() {
+    const bool first = !let_go_.has_value();
+    if (first) let_go_ = Deadline::After(kLetGoS);
+    bool held = false;
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      if (rank == communicator_.rank()) continue;
+      Pair& pair = communicator_.pair(rank);
+      if (first) pair.Cancel(key_);
+      if (!pair.Holds(key_)) continue;
+      held = true;
+      if (let_go_->Expired()) AbandonProcess(communicator_.ranks()[rank]);
+    }
+    return !held;
+  }
+
+  // Longer than a live peer takes to look at what has come.
+  static constexpr double kLetGoS = 10;
+
   Communicator& communicator_;
   uint64_t key_;
+  std::optional<Deadline> let_go_;
   std::deque<SendOperation> sends_;
   std::deque<ReceiveOperation> receives_;
 };

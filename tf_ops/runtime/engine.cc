@@ -25,7 +25,8 @@ Engine::Engine(const EngineOptions& options, std::unique_ptr<Mesh> mesh)
       launcher_([this] { WakeDriver(); }),
       matcher_(mesh_->size()),
       recorder_(mesh_->rank(), mesh_->size()),
-      progress_(options_, *mesh_, scheduler_, matcher_, recorder_, shared_) {
+      progress_(options_, *mesh_, scheduler_, matcher_, recorder_, shared_),
+      backoff_(mesh_->is_woken()) {
   thread_ = std::thread([this] { ThreadMain(); });
 }
 

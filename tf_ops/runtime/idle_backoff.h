@@ -25,6 +25,11 @@ class IdleBackoff {
  public:
   enum class Step { kSpin, kYield, kSleep };
 
+  // `woken`: whether what comes wakes a driver that sleeps. Where it does not,
+  // one that sleeps, or has offered its core, hears of it late in any case: it
+  // keeps the core for as long as a peer needs that works at the same.
+  explicit IdleBackoff(bool woken = true) : woken_(woken) {}
+
   // There was news.
   void OnProgress() {
     idle_turns_ = 0;
@@ -35,6 +40,7 @@ class IdleBackoff {
   // There was none: what to do before the next look.
   Step Next() {
     ++idle_turns_;
+    if (!woken_) return idle_turns_ > kSpins ? Step::kSleep : Step::kSpin;
     if (sleeps_left_ > 0 || idle_turns_ > kSpins) return Step::kSleep;
     const bool yields = shared_yields_ > 0 || idle_turns_ % kSpinsPerYield == 0;
     return yields ? Step::kYield : Step::kSpin;
@@ -74,6 +80,7 @@ class IdleBackoff {
   static constexpr int kMaxSleeps = 8000;
   static constexpr int kQuietTurns = 10000;
 
+  const bool woken_;
   int idle_turns_ = 0;
   int shared_yields_ = 0;  // Still to come.
   int quiet_turns_ = 0;    // With news, since the last long turn.

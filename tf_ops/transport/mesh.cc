@@ -111,7 +111,7 @@ void Mesh::Wait(int timeout_ms) {
       {doorbell_->descriptor(), POLLIN, 0},
       // Skipped when negative.
       {transport_ != nullptr ? transport_->descriptor() : -1, POLLIN, 0}};
-  if (transport_ == nullptr || waiting[1].fd >= 0) {
+  if (is_woken()) {
     poll(waiting, 2, timeout_ms);
   } else {
     nap_ = std::clamp(2 * nap_, kShortestNap, kLongestNap);

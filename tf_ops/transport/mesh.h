@@ -107,6 +107,10 @@ class Mesh {
   // Tells `peer`, which shares memory, that window counters changed.
   void Notify(int peer) { peers_[peer].doorbell->RingIfSleeping(); }
 
+  // Whether what comes ends Sleep; if not, it is seen at the next look.
+  bool is_woken() const {
+    return transport_ == nullptr || transport_->descriptor() >= 0;
+  }
   // Waits until something may have come from a peer, Wake is called, or
   // `timeout_ms` passed. `has_news` is asked once more before sleeping.
   void Sleep(int timeout_ms, const std::function<bool()>& has_news);

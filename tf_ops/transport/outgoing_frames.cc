@@ -20,7 +20,7 @@ int OutgoingFrames::Frame::AddParts(iovec* parts) const {
     parts[count++] = {const_cast<char*>(owned.data()) + sent,
                       owned.size() - sent};
   }
-  if (data_nbytes > 0) {
+  if (data_nbytes > 0 && !direct) {
     const size_t data_sent = sent - std::min(sent, owned.size());
     parts[count++] = {const_cast<char*>(data) + data_sent,
                       data_nbytes - data_sent};
@@ -67,23 +67,37 @@ void OutgoingFrames::Push(Frame frame) {
 }
 
 bool OutgoingFrames::WriteTo(Stream& stream) {
-  bool moved = stream.Advance();
+  bool moved = EndDirect(stream);
+  moved |= stream.Advance();
+  const size_t direct_nbytes = stream.direct_nbytes();
   while (!broken_ && !frames_.empty()) {
     iovec parts[kGatherParts];
     int part_count = 0;
-    for (const Frame& frame : frames_) {
+    for (Frame& frame : frames_) {
       if (part_count + 2 > kGatherParts) break;
+      frame.direct = frame.data_nbytes >= direct_nbytes;
       part_count += frame.AddParts(parts + part_count);
     }
     const ssize_t count = stream.TryGather(parts, part_count);
     if (count == Stream::kClosed) Break();
     if (count <= 0) break;
-    Drop(static_cast<size_t>(count));
+    Drop(static_cast<size_t>(count), stream);
     moved = true;
   }
   stream_holds_back_ = stream.holds_back();
   Count();
   return moved;
+}
+
+bool OutgoingFrames::EndDirect(Stream& stream) {
+  bool ended = false;
+  while (!direct_.empty() && stream.EndDirectSend()) {
+    SendOperation* const operation = direct_.front().operation;
+    if (operation != nullptr) --operation->frames_left;
+    direct_.pop_front();
+    ended = true;
+  }
+  return ended;
 }
 
 void OutgoingFrames::Break() {
@@ -100,14 +114,19 @@ void OutgoingFrames::Count() {
   unsent_->store(others + (unsent ? 1 : -1), std::memory_order_relaxed);
 }
 
-void OutgoingFrames::Drop(size_t sent_nbytes) {
+void OutgoingFrames::Drop(size_t sent_nbytes, Stream& stream) {
   while (sent_nbytes > 0) {
     Frame& frame = frames_.front();
     const size_t step = std::min(sent_nbytes, frame.nbytes() - frame.sent);
     frame.sent += step;
     sent_nbytes -= step;
     if (frame.sent < frame.nbytes()) return;
-    if (frame.operation != nullptr) --frame.operation->frames_left;
+    if (frame.direct) {
+      direct_.push_back({frame.key, frame.operation, frame.copy != nullptr});
+      stream.SendDirect(frame.data, frame.data_nbytes, std::move(frame.copy));
+    } else if (frame.operation != nullptr) {
+      --frame.operation->frames_left;
+    }
     frames_.pop_front();
   }
 }
@@ -119,19 +138,32 @@ void OutgoingFrames::Cancel(uint64_t key) {
     } else if (frame->sent == 0) {
       frame = frames_.erase(frame);
     } else {
-      frame->owned.insert(frame->owned.end(), frame->data,
-                          frame->data + frame->data_nbytes);
-      frame->data_nbytes = 0;
+      frame->copy.reset(new char[frame->data_nbytes]);
+      if (frame->data_nbytes > 0) {
+        std::memcpy(frame->copy.get(), frame->data, frame->data_nbytes);
+      }
+      frame->data = frame->copy.get();
       frame->operation = nullptr;
       ++frame;
     }
+  }
+  for (Direct& direct : direct_) {
+    if (direct.key == key) direct.operation = nullptr;
   }
   Count();
 }
 
 bool OutgoingFrames::Serves(uint64_t key) const {
-  return std::any_of(frames_.begin(), frames_.end(), [&](const Frame& frame) {
-    return frame.key == key && frame.operation != nullptr;
+  const auto serves = [&](const auto& one) {
+    return one.key == key && one.operation != nullptr;
+  };
+  return std::any_of(frames_.begin(), frames_.end(), serves) ||
+         std::any_of(direct_.begin(), direct_.end(), serves);
+}
+
+bool OutgoingFrames::Holds(uint64_t key) const {
+  return std::any_of(direct_.begin(), direct_.end(), [&](const Direct& direct) {
+    return direct.key == key && !direct.is_copy;
   });
 }
 

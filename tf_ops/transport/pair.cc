@@ -4,8 +4,8 @@
 #include <cstring>
 #include <variant>
 
+#include "tf_ops/transport/direct_payloads.h"
 #include "tf_ops/transport/outgoing_frames.h"
-#include "tf_ops/transport/payload_sink.h"
 #include "tf_ops/transport/read_ahead.h"
 
 namespace ring_keras {
@@ -46,6 +46,7 @@ struct Pair::Connection {
   FrameHeader header;
   size_t header_nbytes = 0;  // Of it, so far.
   PayloadSink sink;
+  DirectPayloads direct;
   bool ended = false;  // Nothing more to read.
 
   bool in_payload() const { return header_nbytes == sizeof(header); }
@@ -162,8 +163,22 @@ void Pair::Cancel(uint64_t key) {
         header.key == key) {
       connection->sink.DiscardTheRest();
     }
+    connection->direct.Cancel(key);
     connection->outgoing.Cancel(key);
   }
+}
+
+bool Pair::Holds(uint64_t key) {
+  bool holds = false;
+  for (auto& connection : connections_) {
+    if (connection->stream == nullptr) continue;
+    connection->outgoing.EndDirect(*connection->stream);
+    EndDirect(*connection);
+    // A peer that has closed its end takes nothing more.
+    holds |= connection->direct.Holds(key) || (connection->stream->end().ok() &&
+                                               connection->outgoing.Holds(key));
+  }
+  return holds;
 }
 
 bool Pair::Serves(uint64_t key) const {
@@ -194,7 +209,7 @@ void Pair::WriteQueued() {
 bool Pair::ReadFrom(Connection& connection) {
   // One peer's flood must not keep the others from their turn.
   constexpr int kMaxReads = 64;
-  bool moved = false;
+  bool moved = EndDirect(connection);
   for (int i = 0; i < kMaxReads && !closed_ && !connection.ended; ++i) {
     const bool read = connection.in_payload() ? ReadPayload(connection)
                                               : ReadHeader(connection);
@@ -219,7 +234,9 @@ bool Pair::ReadHeader(Connection& connection) {
   connection.header_nbytes += count;
   if (!connection.in_payload()) return true;
   if (!BeginPayload(connection)) return false;
-  if (connection.sink.complete()) FinishFrame(connection);
+  if (connection.in_payload() && connection.sink.complete()) {
+    FinishPayload(connection);
+  }
   return true;
 }
 
@@ -254,7 +271,12 @@ bool Pair::BeginPayload(Connection& connection) {
                        " bytes that the other was not ready for")));
     return false;
   }
-  connection.sink.Begin(header, std::move(destination));
+  if (data && header.nbytes >= connection.stream->direct_nbytes()) {
+    connection.direct.Begin(header, std::move(destination), *connection.stream);
+    connection.header_nbytes = 0;
+  } else {
+    connection.sink.Begin(header, std::move(destination));
+  }
   return true;
 }
 
@@ -263,15 +285,31 @@ bool Pair::ReadPayload(Connection& connection) {
   const ssize_t count = Read(connection, into, nbytes);
   if (count <= 0) return false;
   connection.sink.Took(static_cast<size_t>(count));
-  if (connection.sink.complete()) FinishFrame(connection);
+  if (connection.sink.complete()) FinishPayload(connection);
   return true;
 }
 
-void Pair::FinishFrame(Connection& connection) {
+bool Pair::EndDirect(Connection& connection) {
+  bool ended = false;
+  while (auto payload = connection.direct.End(*connection.stream)) {
+    ended = true;
+    // One that failed is not whole.
+    if (closed_ || !connection.stream->end().ok()) continue;
+    FinishFrame(payload->header, std::move(payload->destination));
+  }
+  return ended;
+}
+
+void Pair::FinishPayload(Connection& connection) {
   const FrameHeader header = connection.header;
-  const MessageId id = connection.message();
   PayloadSink::Destination taken = connection.sink.Finish();
   connection.header_nbytes = 0;
+  FinishFrame(header, std::move(taken));
+}
+
+void Pair::FinishFrame(const FrameHeader& header,
+                       PayloadSink::Destination taken) {
+  const MessageId id{header.key, header.tag};
   if (const auto* fill = std::get_if<PayloadSink::Fill>(&taken)) {
     Count(*fill->operation, id, header.nbytes);
   } else if (const auto* combine = std::get_if<PayloadSink::Combine>(&taken)) {

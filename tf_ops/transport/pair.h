@@ -32,6 +32,7 @@
 #include "tf_ops/transport/frame.h"
 #include "tf_ops/transport/message_id.h"
 #include "tf_ops/transport/message_operations.h"
+#include "tf_ops/transport/payload_sink.h"
 #include "tf_ops/transport/stream.h"
 
 namespace ring_keras {
@@ -80,9 +81,14 @@ class Pair {
   // Posts a receive. Empty messages are not sent and are done at once.
   void Receive(uint64_t key, uint32_t tag, ReceiveOperation* operation);
 
-  // Forgets operations of `key`; their memory is not touched again. What still
-  // comes for it is dropped.
+  // Forgets operations of `key`; their memory is not touched again, unless
+  // Holds() says so. What still comes for it is dropped.
   void Cancel(uint64_t key);
+  // Whether a stream still moves bytes from or to memory of `key`'s operations,
+  // which are forgotten: who frees it meanwhile, or writes to it, changes what
+  // the peer gets. Only where streams move payloads by themselves; while all
+  // pairs are pumped, it is over as soon as both ends are alive.
+  bool Holds(uint64_t key);
 
   // Whether operations of `key` are under way.
   bool Serves(uint64_t key) const;
@@ -141,7 +147,11 @@ class Pair {
   bool ReadPayload(Connection& connection);
   // Decides where the payload goes; false: the frame cannot be right.
   bool BeginPayload(Connection& connection);
-  void FinishFrame(Connection& connection);
+  void FinishPayload(Connection& connection);
+  // All of a frame's payload is where it was to go.
+  void FinishFrame(const FrameHeader& header, PayloadSink::Destination taken);
+  // Takes note of payloads that came around the flow; whether any did.
+  bool EndDirect(Connection& connection);
   // Makes sure that a frame's bytes are ones that the operation waits for;
   // false: they are not, and the pair has failed.
   bool Claim(ReceiveOperation& operation, uint64_t offset, uint64_t nbytes);

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -41,6 +43,29 @@ class Stream {
     (void)part_count;
     return TryRead(parts[0].iov_base, parts[0].iov_len);
   }
+
+  // Payloads of so many bytes or more go around the flow, by messages of their
+  // own, from the sender's memory to the receiver's. Both ends have the same
+  // number. By default there are none.
+  virtual size_t direct_nbytes() const {
+    return std::numeric_limits<size_t>::max();
+  }
+
+  // Begins to move the next of them: both ends begin them in the same order.
+  // The memory is the stream's until the call below has said that it is over;
+  // where `owner` is not null, it lives as long as the stream needs it.
+  using Owner = std::shared_ptr<char[]>;
+  virtual void SendDirect(const void* data, size_t nbytes, Owner owner) {
+    (void)data, (void)nbytes, (void)owner;
+  }
+  virtual void ReceiveDirect(void* data, size_t nbytes, Owner owner) {
+    (void)data, (void)nbytes, (void)owner;
+  }
+
+  // Whether the oldest one is over; then the next call is about the one after
+  // it. If it failed, the stream has ended.
+  virtual bool EndDirectSend() { return false; }
+  virtual bool EndDirectReceive() { return false; }
 
   // Goes on with what the stream does by itself, such as sending what it has
   // taken and holds back; whether anything moved. To be called when the network

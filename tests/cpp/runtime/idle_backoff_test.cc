@@ -24,6 +24,19 @@ RING_TEST(IdleTurnsEndInSleepAndNewsBeginAnew) {
   }
 }
 
+RING_TEST(WhereNothingWakesItKeepsTheCoreAndThenSleeps) {
+  IdleBackoff backoff(/*woken=*/false);
+  for (int round = 0; round < 2; ++round) {
+    int spins = 0;
+    while (backoff.Next() == IdleBackoff::Step::kSpin) {
+      ASSERT_TRUE(++spins < 100000);
+    }
+    EXPECT_LT(0, spins);
+    EXPECT_TRUE(backoff.Next() == IdleBackoff::Step::kSleep);
+    backoff.OnProgress();
+  }
+}
+
 constexpr std::chrono::microseconds kAtOnce(1);
 constexpr std::chrono::microseconds kTurnOfARank(20);
 constexpr std::chrono::milliseconds kTimeSlice(3);

@@ -44,11 +44,13 @@ void CancelInTheMiddle(Link& link, WhoCancels who, bool combine) {
   link.PumpUntil([&] { return (*got)[0] == (*data)[0] && (*got)[1] != 0; });
   if (who != WhoCancels::kReceiver) {
     link.first().Cancel(kKey);
+    link.PumpUntil([&] { return !link.first().Holds(kKey); });
     send.reset();
     data.reset();
   }
   if (who != WhoCancels::kSender) {
     link.second().Cancel(kKey);
+    link.PumpUntil([&] { return !link.second().Holds(kKey); });
     receive.reset();
     got.reset();
   }
@@ -65,6 +67,46 @@ RING_TEST(CancellingInTheMiddleKeepsTheStreamsUsable) {
       for (const auto& link : Link::OfEveryKind()) {
         CancelInTheMiddle(*link, who, combine);
       }
+    }
+  }
+}
+
+// Where a stream moves payloads by itself it cannot be called off.
+RING_TEST(MemoryIsHeldUntilAStreamThatMovesItByItselfHas) {
+  for (bool combine : {false, true}) {
+    for (bool peer_ends : {false, true}) {
+      const auto link = Link::Direct(1);
+      link->to_second(0).direct_held = true;
+      const std::string data = Pattern(50000, 1);
+      std::string got(data.size(), '\0');
+      SendOperation send;
+      ReceiveOperation receive = Into(&got);
+      if (combine) {
+        receive.combine = [](void*, const void*, const void*, size_t) {
+          EXPECT_TRUE(false) << "it was cancelled";
+        };
+      }
+      link->second().Receive(kKey, 0, &receive);
+      link->first().Send(kKey, 0, data.data(), data.size(), &send);
+      for (int turn = 0; turn < 5; ++turn) link->second().Pump();
+      EXPECT_FALSE(send.done() || receive.done() || link->first().flushed());
+      link->first().Cancel(kKey);
+      link->second().Cancel(kKey);
+      EXPECT_TRUE(link->first().Holds(kKey));
+      EXPECT_FALSE(link->first().Holds(kNextKey));
+      // What is combined comes into memory of the pair's own.
+      EXPECT_EQ(link->second().Holds(kKey), !combine);
+      if (peer_ends) {
+        // It will take nothing more.
+        link->to_first(0).ended = true;
+        EXPECT_FALSE(link->first().Holds(kKey));
+        continue;
+      }
+      link->to_second(0).direct_held = false;
+      link->PumpUntil([&] {
+        return !link->first().Holds(kKey) && !link->second().Holds(kKey);
+      });
+      ExpectAMessagePasses(*link, kNextKey);
     }
   }
 }

@@ -89,6 +89,14 @@ class Link {
     link->Connect(std::move(first), std::move(second));
     return link;
   }
+  // Whose payloads go around the bytes, if they are not short.
+  static std::unique_ptr<Link> Direct(int stream_count) {
+    auto link = Memory(stream_count);
+    for (auto* pipes : {&link->to_first_, &link->to_second_}) {
+      for (MemoryPipe& pipe : *pipes) pipe.direct_nbytes = size_t{16} << 10;
+    }
+    return link;
+  }
   static std::unique_ptr<Link> Memory(int stream_count) {
     auto link = std::make_unique<Link>();
     link->to_first_.resize(stream_count);
@@ -108,6 +116,8 @@ class Link {
     links.push_back(Shared());
     links.push_back(Tcp(1));
     links.push_back(Tcp(3));
+    links.push_back(Direct(1));
+    links.push_back(Direct(3));
     return links;
   }
 

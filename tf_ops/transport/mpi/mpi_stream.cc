@@ -21,6 +21,14 @@ MpiStream::~MpiStream() {
     LetGo(Kind::kReceive, piece);
   }
   for (Piece& piece : outgoing_) LetGo(Kind::kSend, piece);
+  for (Direct& direct : direct_receives_) {
+    if (direct.failed) continue;
+    process_.Keep(Kind::kReceive, direct.request, std::move(direct.owner));
+  }
+  for (Direct& direct : direct_sends_) {
+    if (direct.failed) continue;
+    process_.Keep(Kind::kSend, direct.request, std::move(direct.owner));
+  }
   if (finished_) process_.Keep(Kind::kSend, last_, nullptr);
 }
 
@@ -57,7 +65,8 @@ ssize_t MpiStream::TryGather(const iovec* parts, int part_count) {
     return kClosed;
   }
   piece.under_way = true;
-  if (under_way_++ == 0) busy_since_ = Clock::now();
+  BeginBusy();
+  ++under_way_;
   const auto count = static_cast<ssize_t>(piece.nbytes);
   // A short one has left by now.
   EndSends();
@@ -79,14 +88,75 @@ bool MpiStream::EndSends() {
     piece.under_way = false;
     sent_nbytes_ += piece.nbytes;
     first_sent_ = (first_sent_ + 1) % kPieces;
-    if (--under_way_ == 0) busy_ += Clock::now() - busy_since_;
+    --under_way_;
+    EndBusy();
     ended = true;
   }
   return ended;
 }
 
+void MpiStream::BeginBusy() {
+  if (!busy()) busy_since_ = Clock::now();
+}
+
+void MpiStream::EndBusy() {
+  if (!busy()) busy_ += Clock::now() - busy_since_;
+}
+
+void MpiStream::SendDirect(const void* data, size_t nbytes, Owner owner) {
+  Direct direct = {{}, nbytes, std::move(owner), false};
+  const int error =
+      calls_.Send(data, nbytes, peer_, tag_ + kTags, &direct.request);
+  direct.failed = error != mpi::Calls::kSuccess;
+  if (direct.failed) Fail(error);
+  BeginBusy();
+  direct_sends_.push_back(std::move(direct));
+}
+
+void MpiStream::ReceiveDirect(void* data, size_t nbytes, Owner owner) {
+  Direct direct = {{}, nbytes, std::move(owner), false};
+  const int error =
+      calls_.Receive(data, nbytes, peer_, tag_ + kTags, &direct.request);
+  direct.failed = error != mpi::Calls::kSuccess;
+  if (direct.failed) Fail(error);
+  direct_receives_.push_back(std::move(direct));
+}
+
+bool MpiStream::EndFirst(std::deque<Direct>& messages) {
+  if (messages.empty()) return false;
+  Direct& first = messages.front();
+  mpi::Progress progress;
+  if (!first.failed) {
+    const int error = calls_.Test(&first.request, &progress);
+    if (error == mpi::Calls::kSuccess && !progress.done) return false;
+    if (error != mpi::Calls::kSuccess) Fail(error);
+  }
+  messages.pop_front();
+  return true;
+}
+
+bool MpiStream::EndDirectSend() {
+  const size_t nbytes =
+      direct_sends_.empty() ? 0 : direct_sends_.front().nbytes;
+  if (!EndFirst(direct_sends_)) return false;
+  sent_nbytes_ += nbytes;
+  EndBusy();
+  return true;
+}
+
+bool MpiStream::EndDirectReceive() { return EndFirst(direct_receives_); }
+
 ssize_t MpiStream::TryScatter(const iovec* parts, int part_count) {
   if (!end_.ok()) return kClosed;
+  if (peer_finished_) {
+    if (!direct_receives_.empty()) return 0;
+    if (!direct_sends_.empty() &&
+        Clock::now() - *peer_finished_ < kLastAnswers) {
+      return 0;
+    }
+    end_ = Status(StatusCode::kPeerLost, "it was closed");
+    return kClosed;
+  }
   Piece& piece = incoming_[next_read_];
   if (piece.under_way) {
     mpi::Progress progress;
@@ -95,10 +165,13 @@ ssize_t MpiStream::TryScatter(const iovec* parts, int part_count) {
     piece.under_way = false;
     if (error != mpi::Calls::kSuccess) {
       Fail(error);
-    } else if (progress.nbytes == 0) {
-      end_ = Status(StatusCode::kPeerLost, "it was closed");
+      return kClosed;
     }
-    if (!end_.ok()) return kClosed;
+    if (progress.nbytes == 0) {
+      // What it has sent before is still to come.
+      peer_finished_ = Clock::now();
+      return TryScatter(parts, part_count);
+    }
     piece.nbytes = static_cast<size_t>(progress.nbytes);
     read_nbytes_ = 0;
   }
@@ -128,7 +201,7 @@ std::pair<std::string, std::string> MpiStream::addresses() const {
 
 SentTraffic MpiStream::sent() const {
   Clock::duration busy = busy_;
-  if (under_way_ > 0) busy += Clock::now() - busy_since_;
+  if (this->busy()) busy += Clock::now() - busy_since_;
   return {sent_nbytes_, std::chrono::duration<double>(busy).count()};
 }
 

@@ -8,9 +8,6 @@ namespace ring_keras {
 namespace {
 
 constexpr char kProcessesTopic[] = "mpi/processes";
-// A message of an earlier membership that nobody has taken must not be met. MPI
-// has tags up to 32767 at least.
-constexpr uint64_t kTags = 32767;
 
 }  // namespace
 
@@ -27,8 +24,9 @@ StatusOr<std::unique_ptr<MpiTransport>> MpiTransport::Make(
                          process.value()->calls().version(),
                          "), or by an srun that knows it; ringrun cannot."));
   }
-  return std::unique_ptr<MpiTransport>(
-      new MpiTransport(*process.value(), static_cast<int>(generation % kTags)));
+  // A message of an earlier membership that nobody has taken must not be met.
+  return std::unique_ptr<MpiTransport>(new MpiTransport(
+      *process.value(), static_cast<int>(generation % MpiStream::kTags)));
 }
 
 StatusOr<std::vector<NewLink>> MpiTransport::Connect(

@@ -144,7 +144,7 @@ Status Process::MakeCommunicator(Store& store, Deadline deadline) {
 }
 
 void Process::Keep(Kind kind, const Request& request,
-                   std::unique_ptr<char[]> memory) {
+                   std::shared_ptr<char[]> memory) {
   std::lock_guard<std::mutex> lock(kept_mutex_);
   kept_.push_back({kind, request, std::move(memory)});
 }

@@ -39,7 +39,7 @@ class Process {
   // Keeps the memory of a message until it is done.
   enum class Kind { kSend, kReceive };
   // Any thread.
-  void Keep(Kind kind, const Request& request, std::unique_ptr<char[]> memory);
+  void Keep(Kind kind, const Request& request, std::shared_ptr<char[]> memory);
   // Lets go of those that are; how many are left. Any thread.
   size_t Sweep();
 
@@ -47,7 +47,7 @@ class Process {
   struct Kept {
     Kind kind;
     Request request;
-    std::unique_ptr<char[]> memory;
+    std::shared_ptr<char[]> memory;
   };
 
   explicit Process(std::unique_ptr<Calls> calls) : calls_(std::move(calls)) {}

@@ -1,0 +1,20 @@
+#include "tf_ops/collectives/abandoned_memory.h"
+
+#include <cstdlib>
+
+#include "tf_ops/common/logging.h"
+#include "tf_ops/common/status.h"
+
+namespace ring_keras {
+
+void AbandonProcess(int rank) {
+  Log(LogLevel::kError,
+      StrCat("this process ends: a collective has failed, and MPI still "
+             "exchanges its data with rank ",
+             rank,
+             ", which does not answer. What the program did next would change "
+             "what that rank gets. Look at what the other ranks say."));
+  std::abort();
+}
+
+}  // namespace ring_keras
