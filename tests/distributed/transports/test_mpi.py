@@ -238,6 +238,53 @@ total(300_000)
     assert finished.returncode != 0
 
 
+# A rank stops when the first of the sum has come, and the other gives up.
+STOPPED = """
+import subprocess, time
+data = np.ones(25_000_000, np.float32)
+_native.barrier()
+if rank == 1:
+    under_way = _native.start_allreduce([data], [data], "sum", "x")
+    deadline = time.monotonic() + 60
+    while data[0] == 1:
+        assert time.monotonic() < deadline
+    wake = f"sleep {os.environ['TESTS_WAKE_S']}; kill -CONT {os.getpid()}"
+    with subprocess.Popen(["sh", "-c", wake]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            under_way.wait()
+        except RuntimeError as error:
+            sys.stdout.write(f"told {error}\\n")
+else:
+    try:
+        _native.allreduce(data, "sum", "x", out=data)
+    except RuntimeError as error:
+        sys.stdout.write(f"gave up {error}\\n")
+sys.stdout.flush()
+_native.shutdown("done")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wakes", [True, False], ids=["it wakes", "it does not"])
+def test_a_rank_that_stops_amid_data(mpi: Mpi, tmp_path: Path, wakes: bool) -> None:
+    env = {
+        "RING_KERAS_COLLECTIVE_TIMEOUT_S": "4",
+        "RING_KERAS_HEARTBEAT_TIMEOUT_S": "60",
+        "TESTS_WAKE_S": "8" if wakes else "40",
+    }
+
+    finished = run_by_mpirun(mpi, STOPPED, tmp_path, env=env)
+
+    if wakes:
+        assert finished.stdout.count("gave up CollectiveTimeoutError") == 1, finished
+        assert finished.stdout.count("told ") == 1, finished
+    else:
+        # What it would take when it wakes is not what this one sent.
+        assert finished.returncode != 0
+        assert "collective has failed, and MPI still exchanges" in finished.stderr
+
+
 def test_ranks_that_are_none_of_mpis_are_refused(mpi: Mpi) -> None:
     env = {name: text for name, text in over(mpi).items() if name != "TESTS_MPI"}
 
