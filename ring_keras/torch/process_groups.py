@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
+from collections import Counter
 from typing import Any
 
 import torch.distributed
@@ -25,11 +26,14 @@ class _Groups:
     Attributes:
         default: What no other default group has, in any life of these processes: torch
             counts groups anew with each, maybe in a store that had them before.
+        made: How many groups of the same ranks there have been in it, this rank among
+            them. All of these have made as many.
         numbers: Of all communicators that this rank has joined for groups.
     """
 
     def __init__(self) -> None:
         self.default = "none"
+        self.made: Counter[tuple[int, ...]] = Counter()
         self.numbers: list[int] = []
 
 
@@ -59,12 +63,13 @@ def new_backend(options: Any, pg_options: Any) -> Any:
         require_same_ranks(
             torch.distributed.get_rank(), torch.distributed.get_world_size()
         )
-        communicator = _join(_StoreOfGroup(options), ranks)
+        communicator = _join(_StoreOfGroup(options, ranks), ranks)
     else:
         require_same_ranks(options.group_rank, options.group_size)
         everyone = _Everyone()
         groups = _groups.of(current_job())
         groups.default = everyone.gathered("default", secrets.token_hex(8))[0]
+        groups.made.clear()
         communicator = _join(everyone, list(range(options.group_size)))
     return library.new_backend(
         options.group_rank,
@@ -102,13 +107,20 @@ def require_same_ranks(rank: int, size: int) -> None:
 
 
 class _StoreOfGroup:
-    """Where the members of a group alone tell each other something."""
+    """Where the members of a group alone tell each other something.
 
-    def __init__(self, options: Any) -> None:
+    Torch may call a group as one that has been destroyed, and the store still has what
+    that one's members said.
+    """
+
+    def __init__(self, options: Any, ranks: list[int]) -> None:
         self._store = options.store
         self._place = options.group_rank
         self._size = options.group_size
-        self._prefix = f"ring_keras/{_groups.of(current_job()).default}"
+        groups = _groups.of(current_job())
+        groups.made[tuple(ranks)] += 1
+        count = groups.made[tuple(ranks)]
+        self._prefix = f"ring_keras/{groups.default}/{count}"
 
     def gathered(self, what: str, said: str) -> list[str]:
         """What each member says."""

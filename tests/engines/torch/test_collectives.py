@@ -297,6 +297,29 @@ def test_a_group_is_made_anew():
     ranks(again_worker, 2)
 
 
+def anew_without_others_worker():
+    """Two ranks make a group anew; one of them has been in others since the first."""
+    rank, _ = begin()
+    for round_ in range(4):
+        # Torch calls it as the one before.
+        pair = dist.new_group([0, 1], use_local_synchronization=True)
+        one = torch.tensor([float(rank + round_)])
+        if rank < 2:
+            dist.all_reduce(one, group=pair)
+            assert one.item() == 1 + 2 * round_
+            dist.destroy_process_group(pair)
+        for _ in range(round_):
+            others = dist.new_group([1, 2], use_local_synchronization=True)
+            if rank > 0:
+                dist.barrier(others)
+                dist.destroy_process_group(others)
+    dist.barrier()
+
+
+def test_a_group_is_made_anew_without_the_other_ranks():
+    ranks(anew_without_others_worker, 3, timeout_s=60)
+
+
 def timeout_worker(how):
     """The other rank comes too late, and both hear of it."""
     first = 60 if how == "shorter than before" else 2
