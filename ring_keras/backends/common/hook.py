@@ -236,12 +236,11 @@ def common_state(optimizers: Iterable[keras.optimizers.Optimizer]) -> list[Any]:
     """What all ranks have the same of: not the gradients that each adds up."""
     optimizers = list(optimizers)
     own = {id(one) for one in internals.accumulators(optimizers)}
-    return [
-        variable
-        for optimizer in optimizers
-        for variable in optimizer.variables
-        if id(variable) not in own
+    variables = [
+        *(variable for optimizer in optimizers for variable in optimizer.variables),
+        *internals.unfiled_state(optimizers).values(),
     ]
+    return [variable for variable in variables if id(variable) not in own]
 
 
 def hooks_of(model: keras.Model) -> list[GradientHook]:
