@@ -449,11 +449,14 @@ class RanksFit(keras.callbacks.Callback):
     def _later_batch(self, batches: Iterator[Any]) -> Any:
         """That of a step which is none's first, or of joined data; None without one.
 
-        A collective, but of a rank without one whose data are not joined.
+        A collective. A rank without one tells the others before it compares weights.
         """
         if self._joined is None:
-            batch = next(batches, None)
-            return batch if batch is not None and self._begin_step(batch) else None
+            batch = next(batches, _END)
+            if batch is _END:
+                self.agreement.end_epoch()
+                return None
+            return batch if self._begin_step(batch) else None
         batch = self._joined.take(batches)
         if batch is not None:
             self._count_step(batch)

@@ -169,6 +169,44 @@ def test_ranks_with_other_numbers_of_batches_are_told():
         assert late[1].startswith("[RK318] fit(): after 3 steps of the epoch ranks [1]")
 
 
+def uneven_within_worker(batches):
+    """Data of unknown length end within an execution of four steps."""
+    ring, _, model = begun()
+    x, y = data_of(ring.rank(), 6 * batches[ring.rank()])
+    model.compile(model.optimizer, "mse", steps_per_execution=4)
+    told = message_of(lambda: model.fit(batches_of(x, y), verbose=0))
+    return told, int(model.optimizer.iterations)
+
+
+# Batches of each rank, and the error of all. One of them compares weights after as many
+# steps as the first rank has, as it begins to wait for none.
+@pytest.mark.parametrize(
+    ("batches", "ended"),
+    on_back_end(jax=[((6, 8), "[0]"), ((6, 7), "[0]"), ((8, 5), "[1]"), ((6, 6), "")])
+    or [],
+)
+@pytest.mark.parametrize("every", ["1", "3"])
+def test_ranks_that_run_out_of_data_compare_no_weights(batches, ended, every):
+    found = ranks(
+        uneven_within_worker,
+        2,
+        batches,
+        env={"RING_KERAS_CHECK_STEPS": every},
+        timeout_s=60,
+    )
+
+    for told, steps in found:
+        assert steps == min(batches)
+        if not ended:
+            assert told is None
+            continue
+        kind, text = told
+        assert kind == "RankMismatchError"
+        assert text.startswith(
+            f"[RK318] fit(): after {steps} steps of the epoch ranks {ended} have run"
+        )
+
+
 def stopping_worker():
     ring, keras, model = begun(seed=ring_rank())
 
