@@ -28,13 +28,17 @@ class _Groups:
             counts groups anew with each, maybe in a store that had them before.
         made: How many groups of the same ranks there have been in it, this rank among
             them. All of these have made as many.
-        numbers: Of all communicators that this rank has joined for groups.
+        pairs: The first number of the communicators by which two ranks send to each
+            other while there is that default group. There is one for each rank of the
+            job.
+        free: No group of this rank has had this number, or a greater one.
     """
 
     def __init__(self) -> None:
         self.default = "none"
         self.made: Counter[tuple[int, ...]] = Counter()
-        self.numbers: list[int] = []
+        self.pairs = 0
+        self.free: int = _native.first_of_members()
 
 
 _groups: PerJob[_Groups] = PerJob(_Groups, lambda _: None)
@@ -70,11 +74,16 @@ def new_backend(options: Any, pg_options: Any) -> Any:
         groups = _groups.of(current_job())
         groups.default = everyone.gathered("default", secrets.token_hex(8))[0]
         groups.made.clear()
-        communicator = _join(everyone, list(range(options.group_size)))
+        ranks = list(range(options.group_size))
+        communicator = _join(everyone, ranks)
+        groups.pairs = groups.free
+        groups.free += len(ranks)
+    base = _native.communicator_base()
     return library.new_backend(
         options.group_rank,
-        options.group_size,
-        _native.communicator_base() + communicator,
+        ranks,
+        base + communicator,
+        base + _groups.of(current_job()).pairs,
         options.timeout.total_seconds(),
         Config.from_environment().collective_timeout_s,
     )
@@ -147,10 +156,9 @@ def _join(members: _StoreOfGroup | _Everyone, ranks: list[int]) -> int:
         members: The way to them.
         ranks: All members, as ranks of the job.
     """
-    numbers = _groups.of(current_job()).numbers
-    free = max(numbers, default=_native.first_of_members() - 1) + 1
-    communicator = max(map(int, members.gathered("free", str(free))))
-    numbers.append(communicator)
+    groups = _groups.of(current_job())
+    communicator = max(map(int, members.gathered("free", str(groups.free))))
+    groups.free = communicator + 1
     error = ""
     try:
         _native.join_communicator(communicator, ranks)

@@ -46,18 +46,37 @@ OutputAllocator Into(const at::Tensor& output, DataType dtype) {
 
 }  // namespace
 
-RingBackend::RingBackend(int rank, int size, int communicator_id,
-                         std::chrono::milliseconds timeout,
+RingBackend::RingBackend(int rank, std::vector<int> ranks, int communicator_id,
+                         int pairs, std::chrono::milliseconds timeout,
                          std::chrono::milliseconds engine_timeout)
-    : Backend(rank, size),
-      communicator_id_(communicator_id),
+    : Backend(rank, static_cast<int>(ranks.size())),
+      ranks_(std::move(ranks)),
+      everyone_(communicator_id),
+      pairs_(pairs),
       timeout_(timeout),
-      engine_timeout_(engine_timeout),
-      deadlines_(std::make_shared<Deadlines>(communicator_id)),
-      pending_(std::make_shared<std::atomic<int>>(0)) {}
+      engine_timeout_(engine_timeout) {}
 
 void RingBackend::shutdown() {
-  if (*pending_ > 0) Runtime::Get().Interrupt(communicator_id_);
+  const auto end = [](const Meeting& meeting) {
+    if (*meeting.pending > 0) {
+      Runtime::Get().Interrupt(meeting.communicator_id);
+    }
+  };
+  end(everyone_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [place, meeting] : made_) end(meeting);
+}
+
+void TellOthers(CollectiveKind kind, const std::string& name,
+                int communicator_id, const std::string& why, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    Request request;
+    request.kind = kind;
+    request.name = name;
+    request.communicator_id = communicator_id;
+    request.able = Status(StatusCode::kInvalidArgument, why);
+    Runtime::Get().Submit(std::move(request), [](const Status&) {});
+  }
 }
 
 template <typename Body>
@@ -66,15 +85,8 @@ RingBackend::WorkPtr RingBackend::Told(CollectiveKind kind, const char* name,
   try {
     return body();
   } catch (const c10::Error& problem) {
-    for (size_t i = 0; i < count; ++i) {
-      Request request;
-      request.kind = kind;
-      request.name = name;
-      request.communicator_id = communicator_id_;
-      request.able = Status(StatusCode::kInvalidArgument,
-                            problem.what_without_backtrace());
-      Runtime::Get().Submit(std::move(request), [](const Status&) {});
-    }
+    TellOthers(kind, name, everyone_.communicator_id,
+               problem.what_without_backtrace(), count);
     throw;
   }
 }

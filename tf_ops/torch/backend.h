@@ -5,11 +5,14 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "tf_ops/common/collective_kind.h"
 #include "tf_ops/runtime/request.h"
 #include "tf_ops/torch/tensors.h"
 #include "tf_ops/torch/work.h"
@@ -26,9 +29,11 @@ class RingBackend : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  // `timeout`: of calls that give none. `engine_timeout`: after which the
-  // engine itself gives up.
-  RingBackend(int rank, int size, int communicator_id,
+  // `ranks`: the group's, as those of the job. `pairs`: the first number of the
+  // communicators of two ranks, of which the job has one for each of its ranks;
+  // see PairWith(). `timeout`: of calls that give none. `engine_timeout`: after
+  // which the engine itself gives up.
+  RingBackend(int rank, std::vector<int> ranks, int communicator_id, int pairs,
               std::chrono::milliseconds timeout,
               std::chrono::milliseconds engine_timeout);
 
@@ -79,9 +84,35 @@ class RingBackend : public c10d::Backend {
                    const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
+  // With a rank of the group. A tensor is there when both have called; those of
+  // one tag arrive in order.
+  WorkPtr send(Tensors& tensors, int destination, int tag) override;
+  WorkPtr recv(Tensors& tensors, int source, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+
+  // In memory that the ranks of a host can reduce in place, for buckets.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
  private:
   // One call, until it is handed to the engine.
   class Call;
+
+  // Where ranks meet: all of the group, or this one and another.
+  struct Meeting {
+    explicit Meeting(int id)
+        : communicator_id(id), deadlines(std::make_shared<Deadlines>(id)) {}
+    const int communicator_id;
+    const std::shared_ptr<Deadlines> deadlines;
+    // Requests under way.
+    const std::shared_ptr<std::atomic<int>> pending =
+        std::make_shared<std::atomic<int>>(0);
+  };
+
+  // With the rank at this place of the group. Throws if there is none.
+  const Meeting& PairWith(int place);
+  // From the rank at place `source` to another one; one of them is this one.
+  WorkPtr Transfer(Tensors& tensors, int source, int destination, int tag);
 
   WorkPtr AllreduceInto(const Tensors& tensors, const Tensors& outputs,
                         const c10d::ReduceOp& op, Call call);
@@ -108,13 +139,19 @@ class RingBackend : public c10d::Backend {
   template <typename Body>
   WorkPtr ToldOfReduction(const c10d::ReduceOp& op, size_t tensors, Body body);
 
-  const int communicator_id_;
+  const std::vector<int> ranks_;
+  const Meeting everyone_;
+  const int pairs_;
   std::chrono::milliseconds timeout_;
   const std::chrono::milliseconds engine_timeout_;
-  const std::shared_ptr<Deadlines> deadlines_;
-  const std::shared_ptr<std::atomic<int>> pending_;  // Requests under way.
   uint64_t calls_ = 0;
+  std::mutex mutex_;
+  std::map<int, Meeting> made_;  // By the other's place; guarded by the mutex.
 };
+
+// The other ranks hear, in place of `count` requests, why this one has none.
+void TellOthers(CollectiveKind kind, const std::string& name,
+                int communicator_id, const std::string& why, size_t count = 1);
 
 }  // namespace ring_keras::torch_backend
 

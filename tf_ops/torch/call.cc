@@ -5,26 +5,26 @@
 
 namespace ring_keras::torch_backend {
 
-RingBackend::Call::Call(RingBackend& backend, c10d::OpType type,
-                        const char* name, bool waits,
+RingBackend::Call::Call(RingBackend& backend, const Meeting& meeting,
+                        c10d::OpType type, const char* name, bool waits,
                         std::chrono::milliseconds timeout, Tensors results)
     : waits_(waits),
       engine_is_first_(timeout >= backend.engine_timeout_),
-      pending_(backend.pending_),
-      communicator_id_(backend.communicator_id_),
+      pending_(meeting.pending),
+      communicator_id_(meeting.communicator_id),
       work_(c10::make_intrusive<RingWork>(
           backend.getRank(), type, name, std::move(results),
-          backend.communicator_id_, backend.deadlines_,
+          meeting.communicator_id, meeting.deadlines,
           engine_is_first_ ? std::make_shared<Deadline>()
-                           : backend.deadlines_->Add(timeout))) {
+                           : meeting.deadlines->Add(timeout))) {
   ++backend.calls_;
 }
 
-Request& RingBackend::Call::Add(CollectiveKind kind, const char* name,
+Request& RingBackend::Call::Add(CollectiveKind kind, std::string name,
                                 const at::Tensor& tensor) {
   Request& request = requests_.emplace_back();
   request.kind = kind;
-  request.name = name;
+  request.name = std::move(name);
   if (tensor.defined()) request.plan = PlanOf(tensor);
   request.communicator_id = communicator_id_;
   request.blocks = waits_;

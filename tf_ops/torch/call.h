@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,16 +16,20 @@ namespace ring_keras::torch_backend {
 
 class RingBackend::Call {
  public:
-  // `options`: c10d's, of any call.
+  // `options`: c10d's, of any call of the whole group.
   template <typename Options>
   Call(RingBackend& backend, c10d::OpType type, const char* name,
        const Options& options, Tensors results)
-      : Call(backend, type, name, !options.asyncOp,
+      : Call(backend, backend.everyone_, type, name, !options.asyncOp,
              options.timeout.count() > 0 ? options.timeout : backend.timeout_,
              std::move(results)) {}
+  // `waits`: whether the caller does, within this call.
+  Call(RingBackend& backend, const Meeting& meeting, c10d::OpType type,
+       const char* name, bool waits, std::chrono::milliseconds timeout,
+       Tensors results);
 
   // `tensor`: any of those that travel.
-  Request& Add(CollectiveKind kind, const char* name,
+  Request& Add(CollectiveKind kind, std::string name,
                const at::Tensor& tensor = {});
 
   // Of tensors that are read or written in place.
@@ -41,9 +46,6 @@ class RingBackend::Call {
   WorkPtr Submit();
 
  private:
-  Call(RingBackend& backend, c10d::OpType type, const char* name, bool waits,
-       std::chrono::milliseconds timeout, Tensors results);
-
   const bool waits_;
   const bool engine_is_first_;  // To give up waiting.
   const std::shared_ptr<std::atomic<int>> pending_;

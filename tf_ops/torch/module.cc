@@ -2,6 +2,8 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
+#include <vector>
 
 #include "tf_ops/torch/backend.h"
 #include "tf_ops/torch/completions.h"
@@ -14,16 +16,17 @@ PYBIND11_MODULE(RING_KERAS_TORCH_MODULE, module) {
                        py::call_guard<py::gil_scoped_release>()));
   module.def(
       "new_backend",
-      [](int rank, int size, int communicator_id, double timeout_s,
+      [](int rank, std::vector<int> ranks, int communicator_id, int pairs,
+         double timeout_s,
          double engine_timeout_s) -> c10::intrusive_ptr<c10d::Backend> {
         const auto milliseconds = [](double seconds) {
           return std::chrono::milliseconds(
               static_cast<int64_t>(seconds * 1000));
         };
         return c10::make_intrusive<ring_keras::torch_backend::RingBackend>(
-            rank, size, communicator_id, milliseconds(timeout_s),
-            milliseconds(engine_timeout_s));
+            rank, std::move(ranks), communicator_id, pairs,
+            milliseconds(timeout_s), milliseconds(engine_timeout_s));
       },
-      py::arg("rank"), py::arg("size"), py::arg("communicator_id"),
-      py::arg("timeout_s"), py::arg("engine_timeout_s"));
+      py::arg("rank"), py::arg("ranks"), py::arg("communicator_id"),
+      py::arg("pairs"), py::arg("timeout_s"), py::arg("engine_timeout_s"));
 }
