@@ -230,14 +230,37 @@ void RingBackend::AddAllgather(Call& call, const at::Tensor& output,
 RingBackend::WorkPtr RingBackend::allgather(
     std::vector<Tensors>& outputs, Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  return allgather_coalesced(outputs, inputs, options);
+  return AllgatherEach(inputs, options, [&] { return outputs; });
 }
 
+// Its lists of outputs are those of a rank; those of allgather(), of an input.
 RingBackend::WorkPtr RingBackend::allgather_coalesced(
     std::vector<Tensors>& outputs, Tensors& inputs,
     const c10d::AllgatherOptions& options) {
+  return AllgatherEach(inputs, options, [&] {
+    TORCH_CHECK_VALUE(
+        static_cast<int>(outputs.size()) == getSize(), "expected ", getSize(),
+        " lists of outputs, one for each rank, got ", outputs.size());
+    std::vector<Tensors> of_inputs(inputs.size());
+    for (const Tensors& of_rank : outputs) {
+      TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "expected ",
+                        inputs.size(), " outputs for each rank, got ",
+                        of_rank.size());
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        of_inputs[i].push_back(of_rank[i]);
+      }
+    }
+    return of_inputs;
+  });
+}
+
+template <typename Outputs>
+RingBackend::WorkPtr RingBackend::AllgatherEach(
+    const Tensors& inputs, const c10d::AllgatherOptions& options,
+    Outputs outputs_of_inputs) {
   return Told(CollectiveKind::kAllgather, kAllgather, inputs.size(), [&] {
     CheckTensors(inputs);
+    const std::vector<Tensors> outputs = outputs_of_inputs();
     TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "expected ",
                       inputs.size(), " lists of outputs, got ", outputs.size());
     Tensors all;

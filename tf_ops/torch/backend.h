@@ -121,6 +121,12 @@ class RingBackend : public c10d::Backend {
                           Call call);
   void AddAllgather(Call& call, const at::Tensor& output,
                     const at::Tensor& input);
+  // `outputs_of_inputs`: makes, for each input, the list of what each rank's
+  // becomes.
+  template <typename Outputs>
+  WorkPtr AllgatherEach(const Tensors& inputs,
+                        const c10d::AllgatherOptions& options,
+                        Outputs outputs_of_inputs);
   void AddReduceScatter(Call& call, const at::Tensor& output,
                         const at::Tensor& input, const c10d::ReduceOp& op);
   // The only one of its call. `splits`: how many rows of `input`, of `row`

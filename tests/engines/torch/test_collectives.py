@@ -97,7 +97,7 @@ def reductions_worker():
     return "tensorflow" in sys.modules
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_reductions(size):
     assert ranks(reductions_worker, size) == [False] * size
 
@@ -128,6 +128,18 @@ def moves_worker():
                 together = torch.empty((size * shape[0], *shape[1:]), dtype=dtype)
                 dist.all_gather_into_tensor(together, mine)
                 list(map(same, together.split(shape[0] or 1), everyones))
+    # As many inputs as ranks, of one shape, so that each could be another one's.
+    inputs = [torch.full([2, 3], 10.0 * rank + number) for number in range(size)]
+    lists = [[torch.empty(2, 3) for _ in inputs] for _ in range(size)]
+    dist.all_gather_coalesced(lists, inputs)
+    assert [[float(one.mean()) for one in ones] for ones in lists] == [
+        [10.0 * other + number for number in range(size)] for other in range(size)
+    ]
+    inputs = [torch.full([count], rank) for count in (1, 4)]
+    lists = [[torch.empty_like(one) for one in inputs] for _ in range(size)]
+    dist.all_gather_coalesced(lists, inputs)
+    for other, ones in enumerate(lists):
+        assert [one.tolist() for one in ones] == [[other], [other] * 4]
     # To rank n go n rows.
     sent = torch.arange(size).repeat_interleave(torch.arange(size)) + 10 * rank
     got = torch.empty([size * rank], dtype=torch.int64)
@@ -155,7 +167,7 @@ def moves_worker():
     assert said == [{"rank": other} for other in range(size)]
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, 3, 4])
 def test_moves(size):
     ranks(moves_worker, size)
 
