@@ -12,13 +12,15 @@ __all__ = ["compare"]
 _COMPARED = {
     "ring_keras": ("ring_keras", State.FAILURE, "the ranks would not join"),
     "tensorflow": ("TensorFlow", State.WARNING, "kernels, and so results, may differ"),
+    "torch": ("PyTorch", State.WARNING, "kernels, and so results, may differ"),
+    "jax": ("JAX", State.WARNING, "kernels, and so results, may differ"),
     "keras": ("Keras", State.WARNING, "the ranks may build different models"),
     "numpy": ("NumPy", State.WARNING, "data may be shuffled differently"),
     "python": ("Python", State.WARNING, "pickled objects may not pass between ranks"),
     "libc": ("libc", State.WARNING, "math functions may round differently"),
     "libraries": ("C++ libraries", State.WARNING, "they come of different builds"),
 }
-_DISTRIBUTIONS = {"keras": "keras", "numpy": "numpy", "tensorflow": "tensorflow"}
+_DISTRIBUTIONS = {"jax", "keras", "numpy", "tensorflow", "torch"}
 
 
 def compare(facts: Mapping[str, Mapping[str, str]], python: str) -> list[Between]:
@@ -60,7 +62,7 @@ def _mend(name: str, right: Mapping[str, str], other: str, python: str) -> str:
         return f"ringrun --remote-python PATH ...   # of Python {right[name]}"
     pip = f"ssh {other} {python} -m pip install"
     if name in _DISTRIBUTIONS:
-        return f"{pip} {_DISTRIBUTIONS[name]}=={right[name]}"
+        return f"{pip} {name}=={right[name]}"
     if name in ("ring_keras", "libraries"):
         return f"{pip} --force-reinstall --no-deps ring-keras=={right['ring_keras']}"
     return f"ssh {other} cat /etc/os-release"

@@ -1,4 +1,4 @@
-"""Whether the op library that was built loads into the TensorFlow that is there."""
+"""Whether Keras's back end is there, and what was built for it loads."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ring_keras._libraries import (
     fitting_tensorflow_command,
     rebuild_command,
 )
+from ring_keras.config import keras_backend
 from ring_keras.launch.doctor.finding import Finding, State
 from ring_keras.launch.doctor.host.software import (
     PACKAGE_DIR,
@@ -23,6 +24,9 @@ from ring_keras.launch.doctor.job_shape import JobShape
 __all__ = ["check"]
 
 _TIMEOUT_S = 60
+
+# Keras's other back ends, of which each is a package of this name.
+_OTHERS = {"torch": "PyTorch", "jax": "JAX"}
 
 # TensorFlow's own libraries first, whose symbols the op library needs. Importing all
 # of TensorFlow would take seconds more, and find nothing else.
@@ -38,6 +42,9 @@ for path in sys.argv[1:]:
 
 def check(job: JobShape) -> list[Finding]:
     """Loads it, in a process of its own."""
+    backend = keras_backend()
+    if backend.name in _OTHERS:
+        return _other(backend.name, backend.source)
     found = distribution(*TENSORFLOW_WHEELS)
     if found is None:
         return [
@@ -51,6 +58,40 @@ def check(job: JobShape) -> list[Finding]:
         ]
     name, version = found
     return [Finding("TensorFlow", State.OK, f"{version} ({name})"), _ops(version)]
+
+
+def _other(name: str, source: str) -> list[Finding]:
+    """Of a back end that is not TensorFlow."""
+    title = _OTHERS[name]
+    found = distribution(name)
+    if found is None:
+        return [
+            Finding(
+                title,
+                State.FAILURE,
+                f"not installed, and Keras's back end is {name} ({source})",
+                expected=title,
+                fix=f"{sys.executable} -m pip install {name}",
+            )
+        ]
+    text = f"{found[1]}: Keras's back end is {name} ({source})"
+    return [Finding(title, State.OK, text), *(_calls() if name == "jax" else [])]
+
+
+def _calls() -> list[Finding]:
+    """What `ring_keras.jax.library` opens."""
+    library = PACKAGE_DIR / "libring_keras_jax.so"
+    if library.exists():
+        return [Finding("operations", State.OK, f"built for JAX: {library.name}")]
+    return [
+        Finding(
+            "operations",
+            State.FAILURE,
+            f"not built: there is no {library.name}",
+            expected="a library of calls that JAX compiles",
+            fix=f'CMAKE_ARGS="-DRING_KERAS_BUILD_JAX=ON" {rebuild_command()}',
+        )
+    ]
 
 
 def _ops(version: str) -> Finding:

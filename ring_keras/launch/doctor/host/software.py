@@ -37,6 +37,8 @@ def facts() -> dict[str, str]:
         "ring_keras": __version__,
         "python": platform.python_version(),
         "tensorflow": (distribution(*TENSORFLOW_WHEELS) or ("", ""))[1],
+        "torch": (distribution("torch") or ("", ""))[1],
+        "jax": (distribution("jax") or ("", ""))[1],
         "keras": (distribution("keras") or ("", ""))[1],
         "numpy": (distribution("numpy") or ("", ""))[1],
         "libc": " ".join(platform.libc_ver()),

@@ -11,6 +11,8 @@ from ring_keras.launch.doctor.finding import Between, Finding, State
 FACTS = {
     "ring_keras": "1.0",
     "tensorflow": "2.21.0",
+    "torch": "",
+    "jax": "",
     "keras": "3.15.0",
     "numpy": "2.1.0",
     "python": "3.11.7",
