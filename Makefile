@@ -16,6 +16,8 @@
 #   make test-board   that page in Chromium, which it installs if it can; needs root
 #   make test-docs follow every page of the manual, each block of code on it
 #   make test-engines  jobs on each of ENGINES, in an environment of its own
+#   make c10d-share   PyTorch's own tests of c10d back ends on the back end "ring": how
+#                  many pass, and why others do not; C10D_ARGS are its own arguments
 #   make lint      style and types
 #   make fuzz      any input to all that reads what others send, with Clang's libFuzzer,
 #                  which it installs if it can; FUZZ_RUNS inputs for each target
@@ -63,6 +65,7 @@ TENSORFLOWS ?= 2.16 2.18 2.20
 KERASES ?= $(shell sed -n 's/^  "keras>=\(.*\)",$$/\1/p' pyproject.toml)
 # What `make test-engines` runs, each in an environment of its own, and in its folder of tests/engines.
 ENGINES ?= dask deploy hub jax kubernetes ray spark torch tuners
+C10D_ARGS ?=
 # The tag to release, and more for build_support/release.
 TAG ?= $(shell git describe --exact-match --tags 2>/dev/null)
 RELEASE_ARGS ?= --twice --try
@@ -117,7 +120,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-memberships soak-steps versions nightly wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines c10d-share board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-memberships soak-steps versions nightly wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -206,6 +209,9 @@ test-engines: $(TEST_READY) build $(ENGINES_READY)
 	      -m "engines and not slow" tests/engines/$$engine $(PYTEST_ARGS);; \
 	  esac; \
 	done
+
+c10d-share: $(TEST_READY) $(ENGINES_DIR)/torch/ready build-for-torch
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(ENGINES_DIR)/torch/bin/python -m c10d_share $(C10D_ARGS)
 
 # With torch's headers, which fit its release alone. Those of TensorFlow do for JAX.
 build-for-torch:
