@@ -57,6 +57,15 @@ def test_every_rank_sends_to_every_other(size):
     ranks(every_pair_worker, size, timeout_s=180)
 
 
+def apart_worker():
+    os.environ["RING_KERAS_HOST_NAME"] = f"host{os.environ['RING_KERAS_RANK']}"
+    every_pair_worker()
+
+
+def test_ranks_of_several_hosts():
+    ranks(apart_worker, 3, timeout_s=180)
+
+
 def order_worker():
     rank, size = begin()
     other = 1 - rank
