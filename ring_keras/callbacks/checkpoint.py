@@ -290,7 +290,7 @@ class Checkpoint(keras.callbacks.Callback):
         process_set = process_set_of(self.model)
         start = self._start
         start.name, start.steps = whole.name, self._steps()
-        start.epoch, start.step = whole.record["epoch"], whole.record["step_in_epoch"]
+        start.record = whole.record
         start.own = []
         if whole.name.size == process_set.size():
             own = whole.own_of(process_set.rank())
@@ -320,16 +320,20 @@ class Checkpoint(keras.callbacks.Callback):
         assert callbacks is not None
         if any(getattr(one, "finds_step", False) for one in callbacks.callbacks):
             return
-        internals.set_initial_epoch(self.model, start.epoch)
-        if start.step and process_set_of(self.model).rank() == 0:
+        epoch, step = start.record["epoch"], start.record["step_in_epoch"]
+        internals.set_initial_epoch(self.model, epoch)
+        assert self._fit is not None
+        if not step or self._fit.sections.goes_on_from(epoch, start.record):
+            return
+        if process_set_of(self.model).rank() == 0:
             logging.warning(
                 "ring_keras: [RK657] the checkpoint of %s was made after step %d of an "
                 "epoch (the first is 0, this one %d), which begins anew: its data are "
                 "trained on twice. List ring_keras.data.Resume after Checkpoint to "
                 "continue in it.",
                 start.name,
-                start.step,
-                start.epoch,
+                step,
+                epoch,
             )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -368,9 +372,14 @@ class Checkpoint(keras.callbacks.Callback):
         steps = self._steps()
         if self._parts is None or steps // every <= self._saved_steps // every:
             return  # Or it has come later, and is not where the others are yet.
+        assert self._fit is not None
+        place = self._fit.sections.place() if step else {}
+        if place is None:
+            return  # It is saved after the update.
+        place |= {"epoch": epoch, "step_in_epoch": step}
         self._wait()  # What it writes is in the memory that is about to change.
         run, token = self._run
-        task = self._parts.copy(run, token, steps, (epoch, step), self.keep)
+        task = self._parts.copy(run, token, steps, place, self.keep)
         self._saved_steps = steps
         self._write.begin(task)
 
@@ -438,7 +447,8 @@ class _Start:
         # Whether it has begun with the others; not, if it has come later.
         self.is_common = False
         self.name: CheckpointName | None = None
-        self.steps = self.epoch = self.step = 0
+        self.steps = 0
+        self.record: dict[str, Any] = {}
         self.own: list[tuple[Any, Any]] = []
 
 

@@ -64,7 +64,7 @@ class PartWriter:
             }
 
     def copy(
-        self, run: int, token: str, steps: int, place: tuple[int, int], keep: int
+        self, run: int, token: str, steps: int, place: dict[str, int], keep: int
     ) -> Callable[[], None]:
         """Copies what there is now; what was copied before must be written by now.
 
@@ -72,7 +72,7 @@ class PartWriter:
             run: Of this `fit`, as is its token.
             token: See `CheckpointName`.
             steps: How many the model has been trained for.
-            place: The epoch that is under way, and how many of its steps are done.
+            place: The epoch that is under way, and how much of it is done.
             keep: How many complete checkpoints stay.
 
         Returns:
@@ -84,7 +84,7 @@ class PartWriter:
         # before. So where one has copied its part, the others may be about to write
         # theirs of the one before, and of none that is older.
         since, self._last = self._last or name, name
-        noted = {"epoch": place[0], "step_in_epoch": place[1], **self._noted}
+        noted = {**place, **self._noted}
 
         def write() -> None:
             try:

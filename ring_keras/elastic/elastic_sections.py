@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import keras
@@ -105,6 +105,8 @@ class ElasticSections(Sections):
         self._size = size()
         self._epoch = 0
         self._number = 0
+        # Of an epoch that goes on when it begins: what of it is done.
+        self._places: dict[int, tuple[int, int]] = {}
         # The last section that this rank has ended, or was given; and what they gave.
         self._done = _NOT_BEGUN
         self._has_begun = False
@@ -132,6 +134,19 @@ class ElasticSections(Sections):
         """How many an epoch has with the ranks that there are."""
         return self._data.steps()
 
+    def place(self) -> dict[str, int] | None:
+        """How much of the epoch's data is done; None: within an update."""
+        if self._is_within:
+            return None
+        return {"items": self._data.items(), "executions": self._data.executions}
+
+    def goes_on_from(self, epoch: int, place: Mapping[str, int]) -> bool:
+        """Whether the place is one of these sections; it need not be of these ranks."""
+        if "items" not in place:
+            return False
+        self._places[epoch] = place["items"], place["executions"]
+        return True
+
     def begin(self, section: Callable[[], None]) -> None:
         """Meets the others, who may be in the middle of training."""
         self._states = CallbackStates(self._callbacks.callbacks)
@@ -142,6 +157,7 @@ class ElasticSections(Sections):
                     self._restore_backup()
                 self._meet()
                 if self._done == _NOT_BEGUN:
+                    self._places.clear()
                     section()
                     self._state.parts.require_one_state()
                     self._state.parts.commit()
@@ -167,7 +183,7 @@ class ElasticSections(Sections):
             self._fit.epoch_is_over = self._was_over
             return
         self._results.clear()
-        self._data.divide()
+        self._data.divide(*self._places.pop(epoch, (0, 0)))
 
         def attempt() -> None:
             self._ask_others()
@@ -405,6 +421,8 @@ class ElasticSections(Sections):
         self._was_over = self._fit.epoch_is_over = news["over"]
         self._fit.set_order(self._epoch)
         self._data.divide(news["items"], news["executions"])
+        if self._done == _BEGUN:
+            self._places[self._epoch] = news["items"], news["executions"]
         if is_new:
             self._callbacks.params["steps"] = news["steps"]
             internals.set_initial_epoch(self._model, self._epoch)

@@ -1,6 +1,6 @@
 """The sections of a `fit`: all that its ranks do together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 __all__ = ["OthersWait", "Sections"]
@@ -67,6 +67,17 @@ class Sections:
 
     def state_was_of(self, size_before: int) -> None:
         """The state that a callback has restored is one of so many ranks."""
+
+    def place(self) -> dict[str, int] | None:
+        """What says, beside its steps, how much of an epoch is done, before a step.
+
+        Empty: nothing need be said. None: what is under way cannot be gone on with.
+        """
+        return {}
+
+    def goes_on_from(self, epoch: int, place: Mapping[str, int]) -> bool:
+        """Whether that epoch, the first to begin, will go on from such a place."""
+        return False
 
     def others_wait(self) -> bool:
         """Whether this rank knows of processes that wait to join."""

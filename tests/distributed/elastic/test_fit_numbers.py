@@ -291,3 +291,57 @@ def test_an_accumulation_goes_on_after_a_restart(
 
     assert [len(end["sizes"]) for end in whole] == [12, 12]
     assert [end["digest"] for end in resumed] == [end["digest"] for end in whole]
+
+
+# After 8 steps of 2 ranks: an epoch has 6.
+_CHECKPOINT = [
+    "ring.callbacks.Checkpoint(here / 'parts', every=4)",
+    "keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: "
+    "steps() == 9 and wait_until(lambda: 8 in [its.steps for its in "
+    "CheckpointFiles(here / 'parts').complete()], 'the checkpoint'))",
+]
+
+
+# The script trains the examples after the checkpoint anew, each once in the epoch.
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_restart_goes_on_within_an_epoch(ringrun: Ringrun, size: int) -> None:
+    case: dict[str, Any] = {"callbacks": _CHECKPOINT}
+    fit(ringrun, ends=[], code=137, deaths=[[0, 10], [1, 10]], **case)
+
+    done = [[0, 0, 2]] * 6 + [[0, 1, 2]] * 2
+    ends, said = fit(ringrun, size=size, ends=[*range(size)], done=done, **case)
+
+    assert "RK657" not in said
+    # Of the epoch's 24 examples 8 were done, in two steps.
+    rest = {1: 8, 2: 4, 3: 3}[size]
+    assert {tuple(end["sizes"]) for end in ends} == {(2,) * 8 + (size,) * rest}
+
+
+@pytest.mark.slow
+def test_a_restart_goes_on_where_a_rank_is_lost_and_replaced(ringrun: Ringrun) -> None:
+    case: dict[str, Any] = {"callbacks": _CHECKPOINT}
+    fit(ringrun, ends=[], code=137, deaths=[[0, 10], [1, 10]], **case)
+
+    done = [[0, 0, 2]] * 6 + [[0, 1, 2]] * 2
+    case |= {"deaths": [[0, 8]], "done": done, "waits_in": [0, 1], "late": [2]}
+    ends, _ = fit(ringrun, *REPLACED, ends=[1, 2], **case)
+
+    assert ends[0]["sizes"][:9] == [2] * 8 + [1]
+    assert ends[0]["sizes"][-1] == 2
+    assert ends[0]["digest"] == ends[1]["digest"]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_within_an_update_waits_for_its_end(ringrun: Ringrun) -> None:
+    optimizer = "keras.optimizers.SGD(0.5, gradient_accumulation_steps=3)"
+    case: dict[str, Any] = {"callbacks": _CHECKPOINT, "optimizer": optimizer}
+    case["callbacks"] = [text.replace("8 in", "9 in") for text in _CHECKPOINT]
+    case |= {"op": "Average", "compared": False}
+    whole, _ = fit(ringrun, ends=[0, 1], **{**case, "callbacks": []})
+    fit(ringrun, ends=[], code=137, deaths=[[0, 11], [1, 11]], **case)
+
+    ends, said = fit(ringrun, ends=[0, 1], **case)
+
+    assert "RK657" not in said
+    assert [end["digest"] for end in ends] == [end["digest"] for end in whole]
