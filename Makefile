@@ -27,6 +27,8 @@
 #   make soak-kills  kill SOAK_KILLS ranks of a fit that goes on, and measure it
 #   make soak-memberships
 #                    run SOAK_JOBS jobs that lose ranks, launchers, agents and links
+#   make soak-slurm  train for SOAK_MINUTES in a Slurm of its own, in which something
+#                    happens each minute, with checkpoints in a local S3
 #   make versions  build for, and pass the core tests with, each of TENSORFLOWS and KERASES
 #   make nightly   the core tests with last night's Keras, and TensorFlow if there is one
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
@@ -45,6 +47,8 @@ VENV ?= .venv
 TENSORFLOW ?= $(if $(filter x86_64,$(shell uname -m)),tensorflow-cpu,tensorflow)==2.21.*
 PYTEST_ARGS ?=
 SOAK_JOBS ?= 1000
+SOAK_AT_ONCE ?= 1
+SOAK_ONLY ?=
 SOAK_STEPS ?= 100000
 FAULTS ?= 200
 FAULT_SEED := $(shell date +%s)
@@ -52,6 +56,7 @@ FAULT_SEED := $(shell date +%s)
 FITS ?= 1000
 SEED ?= 1000
 SOAK_KILLS ?= 1200
+SOAK_MINUTES ?= 60
 PART ?= 1/1
 # Inputs for each fuzz target, and how many seconds it may take; 0: any.
 FUZZ_RUNS ?= 1000000
@@ -120,7 +125,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines c10d-share board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-memberships soak-steps versions nightly wheel release clean
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines c10d-share board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-memberships soak-steps versions nightly wheel release clean soak-slurm
 
 demo: build
 	$(call say,Training on 2 processes)
@@ -275,10 +280,18 @@ soak-kills: build
 	$(call say,$(SOAK_KILLS) kills)
 	$(BIN)/python tests/soak/kills.py $(SOAK_KILLS)
 
-# As root: it makes hosts. Half a minute for each fault, and four for each job: give SOAK_JOBS.
+# As root: it makes hosts. Half a minute for each fault, and four for each job: give SOAK_JOBS, of
+# which SOAK_AT_ONCE run beside each other. SOAK_ONLY=launcher kills nothing but launchers.
 soak-memberships: build
 	$(call say,$(SOAK_JOBS) jobs that lose ranks, launchers and links)
-	$(BIN)/python tests/soak/memberships.py $(SOAK_JOBS)
+	$(BIN)/python tests/soak/memberships.py $(SOAK_JOBS) $(SOAK_AT_ONCE) "$(SOAK_ONLY)"
+
+# As root: it makes hosts, on which Slurm runs, and a store.
+soak-slurm: $(TEST_READY) build
+	$(call say,$(SOAK_MINUTES) minutes of a job in Slurm)
+	@build_support/install_host_tools.sh
+	$(PIP_INSTALL) --quiet --no-build-isolation --editable ".[test-remote]"
+	$(BIN)/python tests/soak/slurm_hour.py $(SOAK_MINUTES)
 
 versions: $(INSTALLED) $(VERSIONS_READY) $(KERASES_READY)
 	$(call say,Compiling for TensorFlow $(TENSORFLOWS))

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from soak.history import Process
 from support.elastic_loop import LOOP, await_sizes
+from support.job import TESTS_DIR
 from support.processes import wait_until
 from support.ringrun import PROLOGUE
 from support.slurm import Slurm
-from support.slurm_jobs import Jobs
+from support.slurm_jobs import REQUEUES, Jobs
 
 pytestmark = pytest.mark.hosts
 
@@ -68,6 +70,36 @@ def test_ringrun_in_a_job_goes_on_without_what_is_lost(jobs: Jobs, victim: str) 
     assert "ended with 0" in said, said
     assert int(noted(jobs, "end.0")) == before
     assert noted(jobs, "host.2") == "node2"
+
+
+TRAINING = TESTS_DIR / "soak" / "slurm_training.py"
+
+
+def test_a_job_whose_ringrun_is_killed_comes_back_and_goes_on(jobs: Jobs) -> None:
+    parts = jobs.directory / "checkpoints"
+    run = f"{jobs.directory}/run.${{SLURM_RESTART_COUNT:-0}}"
+    training = f"{sys.executable} {TRAINING} {run} 4 0.02 1 {parts}"
+    jobs.submit(
+        f"{RINGRUN} -np 2 --min-np 1 --max-np 2 {training}\n"
+        + REQUEUES.replace("exit", "echo ended with $code; exit"),
+        *("--nodes=3", "--ntasks-per-node=1", "--no-kill", "--requeue"),
+        "--open-mode=append",
+    )
+    complete = "run-0001-step-000000000060.*.json"
+    wait_until(lambda: len(list(parts.glob(complete))) == 2, "a checkpoint", 90)
+    os.kill(jobs.slurm.hosts.find(0, "ring_keras.launch")[0], signal.SIGKILL)
+
+    said = "output"
+    wait_until(lambda: "ended with 0" in noted(jobs, said), "a second run ends", 150)
+    assert noted(jobs, said).count("ended with 137") == 1
+    jobs.wait_until_none_is_left()
+    process = Process(jobs.directory / "run.1" / "steps.0")
+    process.read()
+    assert process.steps[0].number > 60
+    # Four epochs: of each, no example was trained on twice, and none was left out.
+    for rank in (0, 1):
+        ended = noted(jobs, f"run.1/end.{rank}").split()
+        assert ended[:3] == ["4", "4", "0"]
 
 
 # Ranks of srun's, of which one is lost.

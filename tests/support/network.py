@@ -152,8 +152,8 @@ class Network(Hosts):
             place = [f"{address}/64", "nodad"] if ":" in address else [f"{address}/24"]
             run("ip", "-n", name, "address", "add", *place, "dev", "eth0")
             run("ip", "-n", name, "link", "set", "eth0", "up")
-            self._limit(name, "eth0")
-            self._limit(switch, port)
+            if self._rate is not None:
+                self.set_rate(host, self._rate)
             if self._congestion_control is not None:
                 control = f"net.ipv4.tcp_congestion_control={self._congestion_control}"
                 run(*self.command(host, "sysctl", "-w", control))
@@ -162,9 +162,18 @@ class Network(Hosts):
         super().remove()
         subprocess.run(["ip", "netns", "delete", self._switch], capture_output=True)
 
-    def _limit(self, namespace: str, device: str) -> None:
-        if self._rate is not None:
-            # With less burst, several streams do not reach the rate.
-            shape = ["tbf", "rate", self._rate, "burst", "256kb", "latency", "20ms"]
-            at = ["qdisc", "add", "dev", device, "root"]
-            run("tc", "-n", namespace, *at, *shape)
+    def set_rate(self, host: int, rate: str | None) -> None:
+        """Limits a host's link, in each direction, as `tc` takes it; None: no more."""
+        for namespace, device in (
+            (self.names[host], "eth0"),
+            (self._switch, f"port{host}"),
+        ):
+            at = ["dev", device, "root"]
+            if rate is None:
+                # There may be none.
+                command = ["tc", "-n", namespace, "qdisc", "delete", *at]
+                subprocess.run(command, capture_output=True)
+            else:
+                # With less burst, several streams do not reach the rate.
+                shape = ["tbf", "rate", rate, "burst", "256kb", "latency", "20ms"]
+                run("tc", "-n", namespace, "qdisc", "replace", *at, *shape)

@@ -1,7 +1,7 @@
 """Object stores of this host, each a process, and the file systems that reach them.
 
-`python -m support.object_stores s3` serves until its standard input ends; its first
-line says at which address.
+`python -m support.object_stores s3 127.0.0.1` serves there until its standard input
+ends; its first line says at which port, too.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -48,9 +49,17 @@ class Kind:
         return fsspec.filesystem(self.protocol)
 
     @contextlib.contextmanager
-    def served(self) -> Iterator[tuple[str, int]]:
-        """Its address, and the server's process."""
-        command = [sys.executable, "-m", "support.object_stores", self.protocol]
+    def served(
+        self, prefix: Sequence[str] = (), address: str = "127.0.0.1"
+    ) -> Iterator[tuple[str, int]]:
+        """Its address, and the server's process.
+
+        Args:
+            prefix: Words before the command, which put it on a host.
+            address: Of that host.
+        """
+        module = [sys.executable, "-m", "support.object_stores"]
+        command = [*prefix, *module, self.protocol, address]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with subprocess.Popen(command, **pipes, text=True, env=environment) as server:
@@ -87,28 +96,30 @@ KINDS = {
 }
 
 
-def _serve_s3() -> str:
+def _serve_s3(address: str) -> str:
+    # It would say something of each request.
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = importlib.import_module("moto.server").ThreadedMotoServer(
-        ip_address="127.0.0.1", port=0
+        ip_address=address, port=0
     )
     server.start()
     host, port = server.get_host_and_port()
     return f"http://{host}:{port}"
 
 
-def _serve_gs() -> str:
+def _serve_gs(address: str) -> str:
     module = importlib.import_module("gcp_storage_emulator.server")
-    server = module.create_server("127.0.0.1", 0, in_memory=True)
+    server = module.create_server(address, 0, in_memory=True)
     server.start()
     host, port = server._api._httpd.server_address  # Which nothing else says.
     return f"http://{host}:{port}"
 
 
-_SERVE: dict[str, Callable[[], str]] = {"s3": _serve_s3, "gs": _serve_gs}
+_SERVE: dict[str, Callable[[str], str]] = {"s3": _serve_s3, "gs": _serve_gs}
 
 if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
-        address = _SERVE[sys.argv[1]]()
+        address = _SERVE[sys.argv[1]](sys.argv[2])
     sys.stdout.write(f"{address}\n")
     sys.stdout.flush()
     sys.stdin.read()

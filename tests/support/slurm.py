@@ -25,7 +25,7 @@ ClusterName=ringtest
 SlurmctldHost={names[0]}({addresses[0]})
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={directory}/munge.socket
+AuthInfo=socket={directory}/munge.socket,cred_expire=20
 CredType=cred/munge
 StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool.%n
@@ -44,8 +44,12 @@ ReturnToService=2
 JobRequeue=1
 KillWait=5
 MinJobAge=2
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SchedulerParameters=sched_interval=5,bf_interval=5
 {nodes}
-PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP
+PartitionName=all Nodes=ALL Default=YES MaxTime=120 GraceTime=8 State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=10 State=UP
 """
 
 
@@ -153,7 +157,8 @@ class Slurm:
         return ["nsenter", namespace, *enter, *words]
 
     def _is_ready(self) -> bool:
-        said = self.run("sinfo", "--noheader", "--Node", "--format=%T").stdout
+        wanted = "--noheader", "--partition=all", "--Node", "--format=%T"
+        said = self.run("sinfo", *wanted).stdout
         return said.split() == ["idle"] * len(self.hosts.names)
 
     def _start(self, command: list[str]) -> None:

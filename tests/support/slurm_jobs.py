@@ -8,8 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.job import TESTS_DIR
 from support.processes import is_alive, wait_until
 from support.slurm import Slurm
+
+_ELASTIC = TESTS_DIR.parent / "deploy" / "slurm" / "elastic.sbatch"
+# What is behind the command: it has Slurm start the job again if ringrun was killed.
+REQUEUES = _ELASTIC.read_text().partition('"$@"\n')[2]
 
 
 class Jobs:
