@@ -319,6 +319,19 @@ def test_a_restart_goes_on_within_an_epoch(ringrun: Ringrun, size: int) -> None:
 
 
 @pytest.mark.slow
+def test_a_restart_goes_on_where_a_rank_is_lost_at_its_beginning(
+    ringrun: Ringrun,
+) -> None:
+    case: dict[str, Any] = {"callbacks": _CHECKPOINT}
+    fit(ringrun, ends=[], code=137, deaths=[[0, 10], [1, 10]], **case)
+
+    case |= {"done": [[0, 0, 2]] * 6 + [[0, 1, 2]] * 2, "dies_where_fit_begins": [2]}
+    ends, _ = fit(ringrun, size=3, ends=[0, 1], **case)
+
+    assert {tuple(end["sizes"]) for end in ends} == {(2,) * 12}
+
+
+@pytest.mark.slow
 def test_a_restart_goes_on_where_a_rank_is_lost_and_replaced(ringrun: Ringrun) -> None:
     case: dict[str, Any] = {"callbacks": _CHECKPOINT}
     fit(ringrun, ends=[], code=137, deaths=[[0, 10], [1, 10]], **case)

@@ -7,12 +7,25 @@ from typing import Any
 
 import pytest
 from support.elastic_loop import LOOP, await_sizes
+from support.job import TESTS_DIR
 from support.kubernetes.chart import NAMESPACE, Object, contents, find, render
 from support.kubernetes.cluster import Cluster, Pod
 from support.kubernetes.scripts import TRAIN
+from support.processes import wait_until
 from support.ringrun import PROLOGUE
 
 pytestmark = pytest.mark.engines
+
+# The soak's, which counts the examples; in a second run once there is a file "second".
+COUNTS = f"""
+import runpy, sys
+from pathlib import Path
+
+sys.path.insert(0, {str(TESTS_DIR)!r})
+run = "/job/run.1" if Path("/job/second").exists() else "/job/run.0"
+sys.argv = ["", run, "4", "0.02", "1", "/job/checkpoints"]
+runpy.run_path("{TESTS_DIR}/soak/slurm_training.py", run_name="__main__")
+"""
 
 WORKER = "digits-ring-keras-worker"
 
@@ -103,3 +116,30 @@ def test_an_elastic_job_goes_on_without_a_killed_worker_and_with_its_successor(
     assert launcher.wait(60) == 0, launcher.log
     assert (work / "end.0").read_text() == pid
     assert f"host {WORKER}-1" in launcher.log
+
+
+def test_a_launcher_that_is_killed_starts_again_and_goes_on_from_a_checkpoint(
+    cluster: Cluster, tmp_path: Path, values: dict[str, Any]
+) -> None:
+    work = tmp_path / "work"
+    (work / "train.py").write_text(COUNTS)
+    objects = render(**values, mode="statefulSet", nodes=2, elastic={"enabled": True})
+    assert find(objects, "Job")["spec"]["backoffLimit"] == 3
+    set_ready(cluster, 1, 2)
+    workers = [start(cluster, objects, node) for node in (1, 2)]
+    for worker in workers:
+        worker.await_log("an agent waits")
+    first = start(cluster, objects, 0)
+    complete = "checkpoints/run-0001-step-000000000060.*.json"
+    wait_until(lambda: len(list(work.glob(complete))) == 2, "a checkpoint", 90)
+
+    first.kill()
+    (work / "second").touch()
+    second = start(cluster, objects, 0)
+
+    assert second.wait(120) == 0, second.log
+    for rank in (0, 1):
+        # Four epochs: no example was trained on twice, and none was left out.
+        ended = (work / "run.1" / f"end.{rank}").read_text().split()
+        assert ended[:3] == ["4", "4", "0"]
+    assert float((work / "run.1" / "steps.0").read_text().split()[4]) > 60
