@@ -14,164 +14,30 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import json
 import os
 import random
-import re
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from soak.history import Process, WrongError, check
-from soak.memberships import is_python
-from support.job import light_environment
+from soak.history import WrongError, check
+from soak.loss_curves import compare, curve_of, unfailed
+from soak.slurm_run import SIZE, Training
 from support.object_stores import KINDS
-from support.processes import is_alive, wait_until
 from support.slurm import Slurm
-from support.slurm_jobs import REQUEUES, Jobs
 from support.ssh_hosts import SshHosts
 
-SIZE = 3
-DEADLINE_S = 300.0
-# With a step, that makes epochs of ten seconds.
-PAUSE_S = 0.3
+# What an epoch takes with three ranks, a little less than it does.
 EPOCH_S = 10
 RATES = ("1mbit", "4mbit", "16mbit")
-TRAINING = Path(__file__).with_name("slurm_training.py")
-CHECKPOINTS = "s3://soak/checkpoints"
-# The record of a part: run, step, whose it is, and of how many.
-RECORD = re.compile(r"run-(\d+)-step-(\d+)\.(\S+)\.\d+-of-(\d+)\.json")
-LIST = f"print(*store.find({CHECKPOINTS!r}), sep='\\n')"
-SCRIPT = """\
-{python} -m ring_keras.launch -np {size} --min-np 1 --max-np {size} \
---blacklist-cooldown-range 0 5 --grace-period 3 \
-{python} {training} {directory}/run.${{SLURM_RESTART_COUNT:-0}} 1000000 {pause} 1 \
-{checkpoints}
-"""
-
-
-class Training:
-    """The job, and what was seen of it.
-
-    Args:
-        slurm: Runs it.
-        directory: For its files.
-        address: Of S3.
-    """
-
-    def __init__(self, slurm: Slurm, directory: Path, address: str) -> None:
-        self.slurm, self.hosts, self.directory = slurm, slurm.hosts, directory
-        self.jobs = Jobs(slurm, directory)
-        kind = KINDS["s3"]
-        self.jobs.env |= {**kind.variables, kind.address_in: address}
-        self.jobs.env["AWS_MAX_ATTEMPTS"] = "10"
-        self.processes: dict[tuple[int, int], Process] = {}
-        self.run = 0
-        self._on_store("store.mkdir('soak')")
-        words = {"python": sys.executable, "training": TRAINING, "size": SIZE}
-        words |= {"directory": directory, "pause": PAUSE_S, "checkpoints": CHECKPOINTS}
-        self.number = self.jobs.submit(
-            SCRIPT.format(**words) + REQUEUES,
-            *("--nodelist=node0,node1,node2", "--nodes=3", "--ntasks-per-node=2"),
-            *("--no-kill", "--requeue", "--open-mode=append"),
-        )
-
-    def read(self) -> None:
-        """Takes what ranks have written since."""
-        for path in self.directory.glob("run.*/steps.*"):
-            key = int(path.parent.suffix[1:]), int(path.suffix[1:])
-            if key not in self.processes:
-                self.processes[key] = Process(path)
-            self.run = max(self.run, key[0])
-        for process in self.processes.values():
-            process.read()
-
-    def of_run(self, run: int) -> list[Process]:
-        """Its processes."""
-        return [one for (its, _), one in self.processes.items() if its == run]
-
-    def living(self) -> list[Process]:
-        """The ranks that have not ended."""
-        return [one for one in self.of_run(self.run) if is_alive(one.pid)]
-
-    def generation(self) -> int:
-        """Of its newest step."""
-        return max(one.steps[-1].generation for one in self.living() if one.steps)
-
-    def await_step(self, since: float, size: int, run: int, generation: int) -> float:
-        """Until so many ranks have done a step together, not before all of those.
-
-        Returns:
-            When that was.
-
-        Raises:
-            WrongError: If it takes too long.
-        """
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            self.read()
-            of_a_later_run = self.run > run
-            after = [
-                [
-                    step.at
-                    for step in one.steps
-                    if step.at > since
-                    and step.size >= size
-                    and (of_a_later_run or step.generation >= generation)
-                ]
-                for one in self.living()
-            ]
-            begun = [steps[0] for steps in after if steps]
-            if self.run >= run and len(begun) >= size:
-                return max(begun)
-            time.sleep(0.1)
-        raise WrongError(f"no step of {size} ranks within {DEADLINE_S:g} s")
-
-    def newest_checkpoint(self) -> int:
-        """The steps of the newest of which all parts are there; 0: there is none."""
-        parts = Counter(RECORD.findall(self._on_store(LIST)))
-        whole = [name for name, count in parts.items() if count == int(name[-1])]
-        return max(
-            ((int(run), int(steps)) for run, steps, *_ in whole), default=(0, 0)
-        )[1]
-
-    def await_requeued(self) -> int:
-        """Until nothing of the job is left; the step of its newest checkpoint."""
-        wait_until(lambda: not self.jobs.processes(), "the job's end", DEADLINE_S)
-        return self.newest_checkpoint()
-
-    def others_with_ranks(self) -> list[int]:
-        """Hosts beside that of `ringrun`."""
-        ranks = {one.pid for one in self.living()}
-        return [host for host in (1, 2) if ranks & set(self.hosts.leftovers(host))]
-
-    def on_host(self, host: int, text: str) -> list[int]:
-        """The processes of Python there whose command has that."""
-        found = self.hosts.find(host, text)
-        return list(filter(is_python, found))
-
-    def _on_store(self, code: str) -> str:
-        """What some Python prints that has the store."""
-        code = f"import fsspec; store = fsspec.filesystem('s3'); {code}"
-        done = subprocess.run(
-            self.hosts.on(SIZE, sys.executable, "-c", code),
-            env=light_environment() | self.jobs.env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
 
 class Change(enum.Enum):
@@ -282,9 +148,9 @@ def strike(job: Training, chance: random.Random, seen: Seen) -> None:
     if change is Change.RUN:
         checkpoint = job.await_requeued()
         job.read()
-        last = max(one.steps[-1].number for one in job.of_run(before) if one.steps)
-        first = job.await_step(since, 1, run, generation)
-        began = min(one.steps[0].number for one in job.of_run(run) if one.steps)
+        last = max(one.steps[-1].number for one in job.that_trained(0, before))
+        first = job.await_step(since, run, generation)
+        began = min(one.steps[0].number for one in job.that_trained(run, job.run))
         if began != checkpoint + 1:
             raise WrongError(
                 f"the checkpoint is {checkpoint}, and step {began} is next"
@@ -294,10 +160,10 @@ def strike(job: Training, chance: random.Random, seen: Seen) -> None:
         if change is Change.PERHAPS:  # It is noticed within five seconds, and two.
             time.sleep(8)
             since = time.monotonic()
-        first = job.await_step(since, 1, run, generation)
-    full = job.await_step(since, SIZE, run, generation)
+        first = job.await_step(since, run, generation)
+    full = job.await_step(since, run, generation, full=True)
     for number in range(before, job.run + 1):
-        check(job.of_run(number))
+        check(job.that_trained(number, number))
     row = first - since, full - since, again
     seen.rows.setdefault(what, []).append(row)
     print(f": {row[0]:.1f} s, {row[1]:.1f} s, {row[2]} steps again", flush=True)
@@ -305,7 +171,7 @@ def strike(job: Training, chance: random.Random, seen: Seen) -> None:
 
 def train_for(job: Training, minutes: float, chance: random.Random, seen: Seen) -> None:
     """Something each minute, for so long."""
-    job.await_step(0.0, SIZE, 0, 0)
+    job.await_step(0.0, 0, 0, full=True)
     begun = time.monotonic()
     number = 0
     while time.monotonic() < begun + 60 * minutes:
@@ -320,7 +186,8 @@ def train_for(job: Training, minutes: float, chance: random.Random, seen: Seen) 
             print(f"\nWRONG: {error!r}", flush=True)
             run = job.run
             job.jobs.run("scontrol", "requeue", job.number)
-            job.await_step(time.monotonic(), SIZE, run + 1, 0)
+            job.await_requeued()
+            job.await_step(time.monotonic(), run + 1, 0, full=True)
         job.hosts.set_rate(slow, None)
         time.sleep(max(0.0, begun + 60 * number - time.monotonic()))
 
@@ -343,56 +210,6 @@ def finish(job: Training, seen: Seen) -> dict[int, float]:
         seen.problems.append(f"{left_out} examples were left out in {epochs} epochs")
     print(f"{epochs} epochs; of their examples none twice, {left_out} left out")
     return curve_of(job.directory)
-
-
-def curve_of(directory: Path) -> dict[int, float]:
-    """The loss in validation after each epoch, as the last run that has it says."""
-    losses: dict[int, float] = {}
-    runs = sorted(directory.glob("run.*"), key=lambda path: int(path.suffix[1:]))
-    for run in runs:
-        for path in sorted(run.glob("curve.*")):
-            for line in path.read_text().splitlines():
-                said = json.loads(line)
-                losses[said["epoch"]] = said["val_sparse_categorical_crossentropy"]
-    return losses
-
-
-def unfailed(directory: Path, epochs: int) -> list[dict[int, float]]:
-    """The losses of runs of 2 and 3 ranks from several seeds, without faults."""
-    curves = []
-    for size, seed in ((3, 1), (2, 1), (3, 2)):
-        own = directory / f"unfailed.{size}.{seed}"
-        own.mkdir()
-        run = str(own / "run.0")
-        command = [
-            *("nice", sys.executable, "-m", "ring_keras.launch", "-np", str(size)),
-            *("--min-np", str(size), sys.executable, str(TRAINING)),
-            *(run, str(epochs), "0", str(seed), "-"),
-        ]
-        with (own / "output").open("wb") as output:
-            subprocess.run(
-                command, env=light_environment(), stdout=output, stderr=output
-            ).check_returncode()
-        curves.append(curve_of(own))
-    return curves
-
-
-def compare(
-    losses: dict[int, float], others: list[dict[int, float]], seen: Seen
-) -> None:
-    """The curve beside those of unfailed runs."""
-    last = max(losses)
-    print("| epoch | loss | of unfailed runs |\n|---|---|---|")
-    for epoch in sorted({last * tenth // 10 for tenth in range(11)}):
-        theirs = [curve[epoch] for curve in others if epoch in curve]
-        if epoch in losses and theirs:
-            print(
-                f"| {epoch + 1} | {losses[epoch]:.4f} | "
-                f"{min(theirs):.4f} to {max(theirs):.4f} |"
-            )
-    theirs = [curve[last] for curve in others if last in curve]
-    if not theirs or not min(theirs) <= losses[last] <= max(theirs):
-        seen.problems.append(f"the last loss is {losses[last]}, of others {theirs}")
 
 
 def main(minutes: float, seed: int) -> int:
@@ -418,9 +235,11 @@ def main(minutes: float, seed: int) -> int:
         try:
             train_for(job, minutes, chance, seen)
             losses = finish(job, seen)
-            compare(losses, others.result(), seen)
-        except (WrongError, AssertionError) as error:
-            seen.problems.append(str(error))
+            if problem := compare(losses, others.result()):
+                seen.problems.append(problem)
+        except Exception as error:
+            seen.problems.append(repr(error))
+            print(f"\nWRONG: {error!r}", flush=True)
     print(seen.table() if seen.rows else "nothing was done")
     for problem in seen.problems:
         print(f"WRONG: {problem}; see {top}")
