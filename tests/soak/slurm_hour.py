@@ -55,21 +55,16 @@ def kill_rank(job: Training, chance: random.Random) -> Change:
 
 
 def kill_agent(job: Training, chance: random.Random) -> Change:
-    """Of one of the other hosts that have ranks; else a rank."""
-    hosts = job.others_with_ranks()
-    if not hosts:
-        return kill_rank(job, chance)
-    agents = job.on_host(chance.choice(hosts), "ring_keras.launch.agent")
+    """Of one of the other hosts that have ranks."""
+    host = chance.choice(job.others_with_ranks())
+    agents = job.on_host(host, "ring_keras.launch.agent")
     os.kill(agents[-1], signal.SIGKILL)  # The first one watches it.
     return Change.RANKS
 
 
 def take_node_down(job: Training, chance: random.Random) -> Change:
     """One of the others: the job has lost it until it is requeued."""
-    hosts = job.others_with_ranks()
-    if not hosts:
-        return kill_rank(job, chance)
-    name = f"node{chance.choice(hosts)}"
+    name = f"node{chance.choice(job.others_with_ranks())}"
     job.jobs.run("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=soak")
     time.sleep(10)
     job.slurm.take_back(name)
@@ -137,8 +132,10 @@ class Seen:
 
 def strike(job: Training, chance: random.Random, seen: Seen) -> None:
     """Does one thing, and waits until all ranks train again."""
-    (what,) = chance.choices(list(THINGS), WEIGHTS)
     job.read()
+    (what,) = chance.choices(list(THINGS), WEIGHTS)
+    if THINGS[what] in (kill_agent, take_node_down) and not job.others_with_ranks():
+        what = "a rank killed"  # The job has lost the other hosts.
     before, generation, since = job.run, job.generation(), time.monotonic()
     print(f"{time.strftime('%H:%M:%S')} {what}", end="", flush=True)
     change = THINGS[what](job, chance)

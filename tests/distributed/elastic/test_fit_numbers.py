@@ -304,9 +304,11 @@ _CHECKPOINT = [
 
 # The script trains the examples after the checkpoint anew, each once in the epoch.
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_restart_goes_on_within_an_epoch(ringrun: Ringrun, size: int) -> None:
-    case: dict[str, Any] = {"callbacks": _CHECKPOINT}
+@pytest.mark.parametrize(("size", "shard"), [(1, False), (2, False), (3, True)])
+def test_a_restart_goes_on_within_an_epoch(
+    ringrun: Ringrun, size: int, shard: bool
+) -> None:
+    case: dict[str, Any] = {"callbacks": _CHECKPOINT, "shard": shard}
     fit(ringrun, ends=[], code=137, deaths=[[0, 10], [1, 10]], **case)
 
     done = [[0, 0, 2]] * 6 + [[0, 1, 2]] * 2
