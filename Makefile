@@ -125,7 +125,7 @@ TENSORFLOW_DIRS = $(shell for python in $(BIN)/python $(TENSORFLOWS:%=$(VERSIONS
 say = @printf '\n== %s\n' "$(1)"
 done = @mkdir -p $(STAMPS) && touch $@
 
-.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines c10d-share board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-memberships soak-steps versions nightly wheel release clean soak-slurm
+.PHONY: demo test test-all test-cpp test-python test-slow test-hosts test-copies test-faults test-board test-docs test-engines c10d-share board build build-for-torch build-for-jax docs plots lint fuzz fuzz-fits sanitize soak-exit soak-kills soak-memberships soak-slurm soak-steps versions nightly wheel release clean
 
 demo: build
 	$(call say,Training on 2 processes)
