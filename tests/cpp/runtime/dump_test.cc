@@ -83,6 +83,7 @@ RING_TEST(AWarningNamesAFew) {
   options.transport = "tcp";
   options.stall_warning_s = 0.2;
   options.trace_dir = traces.path;
+  std::atomic<bool> have_entered{false};
   RunRanks(options, [&](Rank& self) {
     const auto barrier = [](const std::string& name) {
       Request request;
@@ -103,11 +104,16 @@ RING_TEST(AWarningNamesAFew) {
     };
     if (self.rank == 1) {
       enter_many();
+      have_entered = true;
+      have_entered.notify_all();
       const Deadline deadline = Deadline::After(30);
       while (!Has(traces.Of(0), "more are waited for so") &&
              !deadline.Expired()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
+    } else {
+      // Or it would warn of a few as they come, and never of many.
+      have_entered.wait(false);
     }
     EXPECT_OK(self.engine->Run(barrier("behind")));
     if (self.rank == 0) enter_many();
