@@ -8,10 +8,13 @@ stopped between its commit and its line.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
+
+from support.processes import is_alive, started_at
 
 
 class WrongError(Exception):
@@ -38,10 +41,18 @@ class Process:
 
     def __init__(self, path: Path) -> None:
         self.number = int(path.suffix[1:])
-        self.pid = int(path.with_name(f"pid.{self.number}").read_text())
+        noted = path.with_name(f"pid.{self.number}")
+        self.pid = int(noted.read_text())
+        self._noted_at = noted.stat().st_mtime
         self.steps: list[Step] = []
         self._file = path.open()
         self._rest = ""
+
+    def is_alive(self) -> bool:
+        """Whether it runs: by now its pid may be that of any other process."""
+        with contextlib.suppress(OSError):
+            return is_alive(self.pid) and started_at(self.pid) <= self._noted_at
+        return False
 
     def read(self) -> None:
         """Takes the lines that are new."""

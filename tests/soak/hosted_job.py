@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from soak.history import Process, WrongError
-from support.processes import is_alive
 from support.ssh_hosts import SshHosts
 
 SIZE = 3
@@ -67,7 +66,7 @@ class Job:
 
     def living(self) -> list[Process]:
         """The ranks that have not ended."""
-        return [one for one in self.processes.values() if is_alive(one.pid)]
+        return [one for one in self.processes.values() if one.is_alive()]
 
     def is_over(self) -> bool:
         """Whether none of its processes is left."""

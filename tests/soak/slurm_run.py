@@ -13,7 +13,7 @@ from soak.history import Process, WrongError
 from soak.hosted_job import is_python
 from support.job import light_environment
 from support.object_stores import KINDS
-from support.processes import is_alive, wait_until
+from support.processes import wait_until
 from support.slurm import Slurm
 from support.slurm_jobs import REQUEUES, Jobs
 
@@ -80,7 +80,7 @@ class Training:
     def living(self) -> list[Process]:
         """The ranks that have not ended."""
         trained = self.that_trained(self.run, self.run)
-        return [one for one in trained if is_alive(one.pid)]
+        return [one for one in trained if one.is_alive()]
 
     def generation(self) -> int:
         """Of its newest step."""

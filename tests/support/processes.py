@@ -32,6 +32,13 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def started_at(pid: int) -> float:
+    """When it was, in seconds, as `time.time` has it; raises OSError if it is gone."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return booted_at + ticks / os.sysconf("SC_CLK_TCK")
+
+
 def stop(pid: int) -> None:
     """Stops another process, with all of its threads.
 
