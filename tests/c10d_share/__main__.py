@@ -35,25 +35,47 @@ def main() -> None:
 
 
 def _all_results(asked: argparse.Namespace) -> dict[str, list[str]]:
+    """Outcome and reason of each test.
+
+    Raises:
+        RuntimeError: If a job ended badly, or left tests out, while none was under way.
+    """
     results: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="c10d_share-") as directory:
         book = Path(directory) / "results"
         while True:
             book.write_text("")
-            ended = _run_job(asked, directory, sorted(results))
+            status, said = _run_job(asked, directory, sorted(results))
             lines = [json.loads(line) for line in book.read_text().splitlines()]
             begun: dict[str, Any] = {}
             for line in lines:
-                begun[line["test"]] = line.get("result")
+                if "test" in line:
+                    begun[line["test"]] = line.get("result")
             lost = [name for name, result in begun.items() if result is None]
             results |= {n: r for n, r in begun.items() if r is not None}
+            ended = f"exit status {status}: {' '.join(said[-2:])[:300]}"
             results |= {name: ["ended the job", ended] for name in lost}
-            if not lost:
-                return results
+            if lost:
+                continue
+            log = "\n".join(said[-20:])
+            if status != 0:
+                raise RuntimeError(
+                    f"a job ended with exit status {status} while no test was under "
+                    f"way. Its log's end:\n{log}"
+                )
+            expected = next((line["tests"] for line in lines if "tests" in line), None)
+            if len(results) != expected:
+                raise RuntimeError(
+                    f"expected results of {expected} tests, got {len(results)}. The "
+                    f"log's end:\n{log}"
+                )
+            return results
 
 
-def _run_job(asked: argparse.Namespace, directory: str, done: list[str]) -> str:
-    """How a job over all tests that are not done has ended."""
+def _run_job(
+    asked: argparse.Namespace, directory: str, done: list[str]
+) -> tuple[int, list[str]]:
+    """A job over all tests that are not done: its exit status, and its log's lines."""
     env = {
         **os.environ,
         "C10D_SHARE_DONE": json.dumps(done),
@@ -83,7 +105,7 @@ def _run_job(asked: argparse.Namespace, directory: str, done: list[str]) -> str:
                     job.terminate()
                 size = book.stat().st_size
     lines = [line for line in log.read_text(errors="replace").splitlines() if line]
-    return f"exit status {job.returncode}: {' '.join(lines[-2:])[:300]}"
+    return job.returncode, lines
 
 
 if __name__ == "__main__":
