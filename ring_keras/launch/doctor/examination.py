@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ring_keras.config import keras_backend
 from ring_keras.launch.agent_line import await_greetings
 from ring_keras.launch.doctor.between import clocks, networks, versions
 from ring_keras.launch.doctor.finding import Between, Finding, State, from_json
@@ -130,7 +131,9 @@ class _Patients:
         if len(there) < 2:
             return []
         facts = {patient.name: self.reports[patient].facts for patient in there}
-        found = versions.compare(facts, self._examination.ssh.python)
+        found = versions.compare(
+            facts, self._examination.ssh.python, keras_backend().name
+        )
         found += clocks.compare(self._clock_offsets())
         return found + self._look_at_networks()
 

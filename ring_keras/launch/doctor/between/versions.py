@@ -20,20 +20,29 @@ _COMPARED = {
     "libc": ("libc", State.WARNING, "math functions may round differently"),
     "libraries": ("C++ libraries", State.WARNING, "they come of different builds"),
 }
-_DISTRIBUTIONS = {"jax", "keras", "numpy", "tensorflow", "torch"}
+_BACK_ENDS = {"jax", "tensorflow", "torch"}
+_DISTRIBUTIONS = {*_BACK_ENDS, "keras", "numpy"}
 
 
-def compare(facts: Mapping[str, Mapping[str, str]], python: str) -> list[Between]:
+def compare(
+    facts: Mapping[str, Mapping[str, str]], python: str, backend: str
+) -> list[Between]:
     """What differs; one finding that all is the same, if nothing does.
 
     Args:
         facts: What each host has; the first is the one that is right.
         python: The interpreter on the other hosts.
+        backend: Keras's back end. Others may differ, which nobody uses.
     """
+    compared = {
+        name: how
+        for name, how in _COMPARED.items()
+        if name == backend or name not in _BACK_ENDS
+    }
     hosts = tuple(facts)
     right = facts[hosts[0]]
     found = []
-    for name, (title, state, why) in _COMPARED.items():
+    for name, (title, state, why) in compared.items():
         if len({facts[host][name] for host in hosts}) == 1:
             continue
         each = ", ".join(f"{host}: {facts[host][name] or 'none'}" for host in hosts)
@@ -50,7 +59,7 @@ def compare(facts: Mapping[str, Mapping[str, str]], python: str) -> list[Between
         return found
     text = ", ".join(
         f"{title} {right[name]}"
-        for name, (title, _, _) in _COMPARED.items()
+        for name, (title, _, _) in compared.items()
         if name != "libraries" and right[name]
     )
     finding = Finding("versions", State.OK, f"the same on all: {text}, and libraries")
@@ -60,6 +69,8 @@ def compare(facts: Mapping[str, Mapping[str, str]], python: str) -> list[Between
 def _mend(name: str, right: Mapping[str, str], other: str, python: str) -> str:
     if name == "python":
         return f"ringrun --remote-python PATH ...   # of Python {right[name]}"
+    if not right[name]:
+        return ""
     pip = f"ssh {other} {python} -m pip install"
     if name in _DISTRIBUTIONS:
         return f"{pip} {name}=={right[name]}"

@@ -42,7 +42,7 @@ def trial(gb_per_s: float, there: Listener | None = None, far_s: float = 1e-5) -
 
 
 def test_the_same_versions() -> None:
-    (found,) = versions.compare({"a": FACTS, "b": FACTS}, "python3")
+    (found,) = versions.compare({"a": FACTS, "b": FACTS}, "python3", "tensorflow")
 
     assert found.finding.state is State.OK
     assert "Keras 3.15.0" in found.finding.found
@@ -60,11 +60,32 @@ def test_the_same_versions() -> None:
 def test_another_version_on_one(name: str, state: State, fix: str) -> None:
     other = {**FACTS, name: "0.9"}
 
-    (found,) = versions.compare({"a": FACTS, "b": FACTS, "c": other}, "/py")
+    (found,) = versions.compare(
+        {"a": FACTS, "b": FACTS, "c": other}, "/py", "tensorflow"
+    )
 
     assert found.finding.state is state
     assert "c: 0.9" in found.finding.found
     assert fix in found.finding.fix
+
+
+def test_a_back_end_that_nobody_uses() -> None:
+    other = {**FACTS, "torch": "2.13.0"}
+
+    (found,) = versions.compare({"a": FACTS, "b": other}, "/py", "tensorflow")
+
+    assert found.finding.state is State.OK
+    assert "PyTorch" not in found.finding.found
+
+
+def test_one_in_use_that_the_first_host_does_not_have() -> None:
+    other = {**FACTS, "torch": "2.13.0"}
+
+    (found,) = versions.compare({"a": FACTS, "b": other}, "/py", "torch")
+
+    assert found.finding.state is State.WARNING
+    assert "a: none, b: 2.13.0" in found.finding.found
+    assert not found.finding.fix
 
 
 def test_a_clock_that_may_be_right() -> None:
