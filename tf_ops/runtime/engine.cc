@@ -93,6 +93,10 @@ void Engine::AddCommunicator(int id, std::vector<int> ranks,
         std::make_shared<nccl::DeviceCommunicator>(
             launcher_, communicator.rank(), communicator.size()),
         launch_order_);
+    const auto broken = shared_.broken_before.find(id);
+    if (broken == shared_.broken_before.end()) return;
+    communicator.Break(broken->second);
+    shared_.broken_before.erase(broken);
   }
 }
 

@@ -176,9 +176,10 @@ void ProgressEngine::HandleWaiting(int job_rank, uint64_t key,
 
 void ProgressEngine::HandleAbort(int communicator_id,
                                  const std::string& bytes) {
-  const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
-  if (member == nullptr) return;
   Status why = DecodeStatus(bytes);
+  const std::shared_ptr<Member> member =
+      shared_.MemberOfBroken(communicator_id, why);
+  if (member == nullptr) return;
   // What a rank has given up it wants nobody to complete.
   const bool at_once = why.code() != StatusCode::kPeerLost;
   breaks_.push_back([member, why = std::move(why)] {

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <string>
 
+#include "tf_ops/common/status.h"
+#include "tf_ops/runtime/communicator_id.h"
 #include "tf_ops/runtime/driver_queue.h"
 #include "tf_ops/runtime/member.h"
 
@@ -26,6 +28,9 @@ struct SharedState {
   // By communicator; null if this rank is not in it.
   std::map<int, std::shared_ptr<Member>> members;
   int newest_id = -1;  // Of all that all ranks have made.
+  // Why communicators are broken that their members make, and this one not yet.
+  // Of each number one, the first.
+  std::map<int, Status> broken_before;
   // The first connection that broke while both ranks were alive, in words.
   std::string broken_link;
 
@@ -35,6 +40,17 @@ struct SharedState {
     std::lock_guard<std::mutex> lock(mutex);
     const auto found = members.find(id);
     return found == members.end() ? nullptr : found->second;
+  }
+  // The same of one that another member has found broken. If this one has yet
+  // to make it, it will be broken from the start.
+  std::shared_ptr<Member> MemberOfBroken(int id, const Status& why) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = members.find(id);
+    if (found != members.end()) return found->second;
+    if (id >= kFirstOfMembers && id < kCommunicatorsPerGeneration) {
+      broken_before.try_emplace(id, why);
+    }
+    return nullptr;
   }
   // Whether there was such a communicator. The same about the mutex.
   bool WasRemoved(int id) const {

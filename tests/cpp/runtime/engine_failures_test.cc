@@ -9,12 +9,14 @@
 #include "tests/cpp/support/run_ranks.h"
 #include "tests/cpp/support/test.h"
 #include "tf_ops/matching/announcement.h"
+#include "tf_ops/runtime/communicator_id.h"
 #include "tf_ops/runtime/engine.h"
 
 namespace ring_keras {
 namespace {
 
 using testing::Allreduce;
+using testing::FloatRequest;
 using testing::Rank;
 using testing::RankOptions;
 using testing::RunRanks;
@@ -156,6 +158,56 @@ RING_TEST(AFailedAllocationIsToldToThePeers) {
       next.communicator_id = 1;
       ASSERT_OK(self.engine->Run(std::move(next)));
       EXPECT_EQ(more.back(), 3.0f);
+    });
+  }
+}
+
+// Two ranks make a communicator by themselves, one of them after the other has
+// given up waiting in it.
+RING_TEST(AMemberThatComesLaterHearsThatTheCommunicatorIsBroken) {
+  for (const char* transport : {"auto", "tcp"}) {
+    RunRanks(Setup(3, transport), [&](Rank& self) {
+      constexpr int kPair = kFirstOfMembers + 7;
+      std::vector<float> data(4, self.rank + 1.0f);
+      const auto broadcast = [&] {
+        Request request =
+            FloatRequest(CollectiveKind::kBroadcast, "torch/send", data);
+        request.communicator_id = kPair;
+        request.root = 1;
+        return request;
+      };
+      if (self.rank == 1) {
+        self.engine->AddCommunicator(kPair, {0, 1});
+        std::atomic<bool> ended{false};
+        self.engine->Submit(broadcast(), [&](const Status&) { ended = true; });
+        self.engine->Interrupt(kPair);
+        ASSERT_TRUE(WaitFor([&] { return ended.load(); })) << transport;
+      }
+      // Each hears what rank 1 sent before.
+      std::vector<float> all(1, 1.0f);
+      ASSERT_OK(self.engine->Run(Allreduce("all", all)));
+      // Rank 2 shares the number with nobody.
+      if (self.rank != 1) {
+        self.engine->AddCommunicator(kPair, self.rank == 0
+                                                ? std::vector<int>{0, 1}
+                                                : std::vector<int>{2});
+      }
+      for (int call = 0; call < 2; ++call) {
+        if (self.rank == 2) {
+          Request alone;
+          alone.communicator_id = kPair;
+          alone.name = StrCat("alone", call);
+          ASSERT_OK(self.engine->Run(std::move(alone)));
+        } else {
+          const Status status = self.engine->Run(broadcast());
+          EXPECT_TRUE(status.code() == (self.rank == 0
+                                            ? StatusCode::kPeerStopped
+                                            : StatusCode::kAborted))
+              << transport << ": " << status.message();
+        }
+        EXPECT_EQ(data.back(), self.rank + 1.0f);
+      }
+      Meet(self, "ended");
     });
   }
 }
