@@ -30,7 +30,7 @@ class _Groups:
             them. All of these have made as many.
         pairs: The first number of the communicators by which two ranks send to each
             other while there is that default group. There is one for each rank of the
-            job.
+            job. 0 before the first default group by the back end ring.
         free: No group of this rank has had this number, or a greater one.
     """
 
@@ -79,11 +79,12 @@ def new_backend(options: Any, pg_options: Any) -> Any:
         groups.pairs = groups.free
         groups.free += len(ranks)
     base = _native.communicator_base()
+    pairs = _groups.of(current_job()).pairs
     return library.new_backend(
         options.group_rank,
         ranks,
         base + communicator,
-        base + _groups.of(current_job()).pairs,
+        base + pairs if pairs else 0,
         options.timeout.total_seconds(),
         Config.from_environment().collective_timeout_s,
     )

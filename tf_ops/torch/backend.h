@@ -31,8 +31,8 @@ class RingBackend : public c10d::Backend {
 
   // `ranks`: the group's, as those of the job. `pairs`: the first number of the
   // communicators of two ranks, of which the job has one for each of its ranks;
-  // see PairWith(). `timeout`: of calls that give none. `engine_timeout`: after
-  // which the engine itself gives up.
+  // see PairWith(). 0: there are none. `timeout`: of calls that give none.
+  // `engine_timeout`: after which the engine itself gives up.
   RingBackend(int rank, std::vector<int> ranks, int communicator_id, int pairs,
               std::chrono::milliseconds timeout,
               std::chrono::milliseconds engine_timeout);

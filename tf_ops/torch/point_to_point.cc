@@ -18,13 +18,20 @@ const RingBackend::Meeting& RingBackend::PairWith(int place) {
   TORCH_CHECK_VALUE(place >= 0 && place < getSize() && place != getRank(),
                     "expected another rank of the group, from 0 to ",
                     getSize() - 1, ", got ", place);
+  TORCH_CHECK_VALUE(pairs_ != 0,
+                    "[RK161] the back end ring sends between two ranks only if "
+                    "it is the default group's: init_process_group(\"ring\"). "
+                    "Or make a group of gloo's: new_group(backend=\"gloo\").");
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = made_.find(place);
   if (found != made_.end()) return found->second;
   std::vector<int> both{ranks_[getRank()], ranks_[place]};
   std::sort(both.begin(), both.end());
   Runtime& runtime = Runtime::Get();
-  const StatusOr<std::vector<int>> everyone = runtime.CommunicatorRanks(0);
+  // Fails if this group's job has ended: the numbers are another one's now.
+  StatusOr<std::vector<int>> everyone =
+      runtime.CommunicatorRanks(everyone_.communicator_id);
+  if (everyone.ok()) everyone = runtime.CommunicatorRanks(0);
   TORCH_CHECK_WITH(DistBackendError, everyone.ok(),
                    everyone.status().CodedMessage());
   const int id =

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support.torch_ranks import begin, ranks
 
+import ring_keras as ring
+
 torch = pytest.importorskip("torch", reason="`make test-engines`")
 dist = pytest.importorskip("torch.distributed", reason="`make test-engines`")
 
@@ -209,6 +211,75 @@ def test_a_time_limit_counts():
     ranks(late_worker, 2)
 
 
+def later_worker():
+    """Rank 0 begins when the other's transfer has ended."""
+    rank, _ = begin(timeout=datetime.timedelta(seconds=2))
+    if rank == 1:
+        with pytest.raises(RuntimeError, match="timeout of 2 s"):
+            dist.send(torch.full([4], 7.0), 0)
+    ring.allgather_object(None)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="RK2"):
+            if rank == 0:
+                dist.recv(got := torch.zeros(4), 1)
+            else:
+                dist.send(torch.ones(4), 0)
+        if rank == 0:
+            assert not got.any()
+    ring.allgather_object(None)
+
+
+def test_a_send_that_has_failed_is_not_received():
+    ranks(later_worker, 2)
+
+
+def begin_gloo():
+    import ring_keras.torch  # noqa: F401
+
+    dist.init_process_group("gloo", init_method="ring://")
+    return dist.get_rank(), dist.get_world_size()
+
+
+def beside_gloo_worker():
+    rank, _ = begin_gloo()
+    # Its number could be mistaken for that of the two ranks.
+    ring.add_process_set([0, 1])
+    group = dist.new_group([0, 1], backend="ring")
+    if rank < 2:
+        with pytest.raises(ValueError, match="RK161"):
+            if rank == 0:
+                dist.send(torch.ones(1), 1, group=group)
+            else:
+                dist.recv(torch.zeros(1), 0, group=group)
+        dist.all_reduce(one := torch.ones(1), group=group)
+        assert one.item() == 2
+    dist.barrier()
+
+
+def test_a_group_beside_gloos_says_that_it_sends_nothing():
+    ranks(beside_gloo_worker, 3)
+
+
+def outlived_worker():
+    """A group of a job that has ended, whose numbers are others in the next one."""
+    rank, _ = begin()
+    world = dist.group.WORLD._get_backend(torch.device("cpu"))
+    ring.shutdown()
+    ring.init()
+    with pytest.raises(dist.DistBackendError, match="RK"):
+        world.send([torch.ones(1)], 1 - rank, 0)
+    dist.destroy_process_group()
+    begin_gloo()
+    for _ in range(4):
+        group = dist.new_group(backend="ring")
+        dist.all_reduce(one := torch.ones(1), group=group)
+        assert one.item() == 2
+
+
+def test_a_group_that_has_outlived_its_job_takes_no_number_of_the_next():
+    ranks(outlived_worker, 2)
+
+
 def lost_worker():
     rank, _ = begin()
     dist.barrier()
@@ -221,7 +292,7 @@ def lost_worker():
 
 def test_a_rank_that_dies_is_named():
     survivor, _ = ranks(lost_worker, 2, check=False)
-    assert "RK2" in survivor.result
+    assert "RK201" in survivor.result
 
 
 def shared(address):
@@ -246,9 +317,14 @@ def buckets_worker():
     with pytest.raises(ValueError, match="RK141"):
         backend.allocate_tensor(3, dtype=torch.float32, device=torch.device("meta"))
 
+    return trained(rank, size, "0"), trained(rank, size, "1")
+
+
+def trained(rank, size, disables):
+    """Whether each bucket is shared, and the weights at the end."""
+    os.environ["DDP_DISABLE_COMM_MEM"] = disables
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.Linear(60, 1))
-    os.environ["DDP_DISABLE_COMM_MEM"] = "0"
     parallel = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.005)
     seen = []
 
@@ -272,5 +348,28 @@ def test_buckets_lie_in_shared_memory():
     found = ranks(buckets_worker, 2)
 
     assert found[0] == found[1]
-    assert found[0][0]
-    assert all(found[0][0])
+    (in_shared, shared_weights), (in_plain, plain_weights) = found[0]
+    assert in_shared
+    assert all(in_shared)
+    assert len(in_plain) == len(in_shared)
+    assert not any(in_plain)
+    assert shared_weights == plain_weights
+
+
+def full_worker():
+    """The area has 16 GiB, of which nothing is touched here."""
+    begin()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    of = {"dtype": torch.uint8, "device": torch.device("cpu")}
+    large = backend.allocate_tensor(15 << 30, **of)
+    second = backend.allocate_tensor(2 << 30, **of)
+    assert shared(large.data_ptr())
+    assert not shared(second.data_ptr())
+    second[-1] = 3
+    assert (second.numel(), int(second[-1])) == (2 << 30, 3)
+    del large
+    assert shared(backend.allocate_tensor(2 << 30, **of).data_ptr())
+
+
+def test_buckets_for_which_there_is_no_shared_memory_left():
+    ranks(full_worker, 2)
