@@ -72,7 +72,8 @@ class UpdateHook(OptimizerHook):
         apply = type(self._optimizer).apply
         grads = list(grads)
         if self._suspended:
-            with self._after(grads):
+            # Its conditional, behind those of a `MultiOptimizer`'s other optimizers.
+            with in_order(), self._after(grads):
                 return apply(self._optimizer, grads, trainable_variables)
         variables = None if trainable_variables is None else list(trainable_variables)
         known = variables or internals.trainable_variables(self._optimizer)
