@@ -7,10 +7,9 @@ from ring_keras import _native
 from ring_keras.errors import CollectiveTimeoutError, PeerLostError
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.ops.shards import awaits_first_update
 from ring_keras.values.objects import broadcast_object
 
-__all__ = ["agreed_without_all", "divided_plans", "join"]
+__all__ = ["agreed_without_all", "divided_plans", "join", "needed_in_updates"]
 
 agreed_without_all: PerJob[defaultdict[int, dict[bytes, int]]] = PerJob(
     functools.partial(defaultdict, dict)
@@ -23,8 +22,6 @@ divided_plans: PerJob[defaultdict[int, set[int]]] = PerJob(
 )
 """By process set: numbers of the plans of gradients that optimizers follow whose
 updates the ranks divide."""
-
-_NO_PLAN = 0
 
 
 def join(*, process_set: ProcessSet | None = None) -> int:
@@ -48,9 +45,8 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     Some collectives need every rank: `MIN`, `MAX`, `PRODUCT`, a broadcast whose
     root has joined, collectives of tensors on a GPU, and making or removing
     process sets. They fail on all ranks that enter them, with an error that names
-    the rank that has joined. These ranks can continue. The steps of an optimizer with
-    `shard_state=True` fail, too, before an update, as a rank that has joined would not
-    update its part; end the program then.
+    the rank that has joined. These ranks can continue. So do the steps of an optimizer
+    with `shard_state=True`, as a rank that has joined would not update its part.
 
     In `fit`, or if steps must count by their examples, use `ring_keras.data.join`
     instead.
@@ -78,9 +74,7 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     process_set = process_set or global_process_set
     communicator_id = process_set.communicator_id()
     plans = sorted(divided_plans.of(current_job())[communicator_id])
-    if process_set.size() > 1 and awaits_first_update(process_set):
-        plans.append(_NO_PLAN)
-    why = _why_needed() if plans else ""
+    why = needed_in_updates(current_job().rank) if plans else ""
     try:
         last = _native.join(communicator_id, plans, why)
     except (PeerLostError, CollectiveTimeoutError) as error:
@@ -92,11 +86,11 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     return last
 
 
-def _why_needed() -> str:
-    """Why the others' steps cannot do without this rank."""
+def needed_in_updates(rank: int) -> str:
+    """Why steps cannot do without this rank, which is in join()."""
     return (
         "[RK830] "
-        f"rank {current_job().rank} has run out of data and is in join(), and an "
+        f"rank {rank} has run out of data and is in join(), and an "
         "optimizer has shard_state=True: each rank updates a part of the weights for "
         "all. Iterate over ring_keras.data.join(dataset) on every rank, with which "
         "one without data takes part in each step, or leave out shard_state."

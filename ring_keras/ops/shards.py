@@ -1,19 +1,13 @@
 """Variables of which each rank has its own part of what they are together."""
 
-import gc
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet
 
 __all__ = [
     "Shard",
-    "awaits_first_update",
-    "note_divided",
-    "note_update",
     "refuse_shards",
     "set_shard",
     "shard_of",
@@ -21,10 +15,6 @@ __all__ = [
 
 # Set on a TensorFlow variable.
 _SHARD: Final = "_ring_keras_shard"
-
-# By optimizer, before its first update: the ranks that are to divide it.
-_before_update: weakref.WeakKeyDictionary[Any, ProcessSet]
-_before_update = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -49,23 +39,6 @@ def shard_of(variable: Any) -> Shard | None:
     """What has been noted; None of a variable that each rank has whole."""
     shard: Shard | None = vars(internals.tensorflow_variable(variable)).get(_SHARD)
     return shard
-
-
-def note_divided(optimizer: Any, process_set: ProcessSet) -> None:
-    """Notes that each of these ranks will update a part of the variables, for all."""
-    _before_update[optimizer] = process_set
-
-
-def note_update(optimizer: Any) -> None:
-    """It is about to update variables: the ranks know its plan of gradients."""
-    _before_update.pop(optimizer, None)
-
-
-def awaits_first_update(process_set: ProcessSet) -> bool:
-    """Whether these ranks divide the updates of one that has not updated anything."""
-    if process_set in _before_update.values():
-        gc.collect()  # Optimizers that nobody has refer to themselves.
-    return process_set in _before_update.values()
 
 
 def refuse_shards(variables: Iterable[Any], who: str) -> None:

@@ -15,9 +15,10 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.topology import rank
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.common_order import refuse_crossed, warn_of_other_names
-from ring_keras.ops.join import agreed_without_all, divided_plans
+from ring_keras.ops.join import agreed_without_all, divided_plans, needed_in_updates
 from ring_keras.optimizers.buckets import NO_GRADIENT, BucketPlan, bucket_name
 from ring_keras.optimizers.step_scope import reduction_step
 
@@ -29,8 +30,10 @@ _ADVICE = (
 )
 _COUNT_NBYTES: Final = 8
 _DIGEST_NBYTES: Final = 32
-# Where the number of plans is in a row; one byte follows, and another digest.
+_RANK_NBYTES: Final = 4
+# Where the number of plans is in a row; one byte follows, a rank, and another digest.
 _COUNT: Final = slice(_DIGEST_NBYTES, _DIGEST_NBYTES + _COUNT_NBYTES)
+_RANK: Final = slice(_COUNT.stop + 1, _COUNT.stop + 1 + _RANK_NBYTES)
 _ORDER: Final = "big"
 # By process set: on how many plans its ranks have agreed.
 _agreed_counts: PerJob[defaultdict[int, int]] = PerJob(lambda: defaultdict(int))
@@ -74,7 +77,8 @@ def agree_on_plan(
     error instead of waiting for each other.
 
     Once some ranks have agreed on a plan while others were in join(), no rank
-    asks again: some would not answer.
+    asks again: some would not answer. Where the ranks divide the updates none agree
+    without all.
 
     Args:
         plan: This rank's.
@@ -86,16 +90,16 @@ def agree_on_plan(
         RankMismatchError: On every rank, if two plans differ, or are of other
             variables. Names the first gradient on which they do; but if this is the
             only rank that asks, the collective. Or if some ranks alone would divide the
-            updates.
+            updates, or one that would is in join().
     """
     job, communicator_id = current_job(), process_set.communicator_id()
     without_all = agreed_without_all.of(job)[communicator_id]
     digest = plan.digest()
-    if digest in without_all:
+    if digest in without_all and not shards_state:
         return Agreement(digest, without_all[digest], of_all=False)
     described = _describe(plan, places)
     own = _agreed_counts.of(job)[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
-    own = digest + own + bytes([shards_state])
+    own = digest + own + bytes([shards_state]) + rank().to_bytes(_RANK_NBYTES, _ORDER)
     own += hashlib.sha256("\n".join(described).encode()).digest()
     with named_mismatch(plan, process_set), tf.init_scope():
         gathered = _gather_rows(own, process_set)
@@ -116,10 +120,13 @@ def agree_on_plan(
     _agreed_counts.of(job)[communicator_id] = number
     # One that is in join() now has no plan.
     of_all = len(gathered) == process_set.size()
-    if not of_all:
-        without_all[digest] = number
     if shards_state:
+        there = {int.from_bytes(theirs[_RANK], _ORDER) for theirs in gathered}
+        for joined in sorted(set(process_set.ranks) - there):
+            raise RankMismatchError(needed_in_updates(joined))
         divided_plans.of(job)[communicator_id].add(number)
+    elif not of_all:
+        without_all[digest] = number
     return Agreement(digest, number, of_all)
 
 

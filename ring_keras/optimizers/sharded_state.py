@@ -18,7 +18,6 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
 from ring_keras.ops.broadcast import grouped_broadcast
-from ring_keras.ops.shards import note_update
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.state_division import StateDivision
@@ -64,7 +63,6 @@ class ShardedState:
         learning_rate: Any,
     ) -> None:
         """Of this rank's variables; then all ranks take all of them."""
-        note_update(self._optimizer)
         self.division.require_same_ranks()
         own = [
             (gradient, variable)

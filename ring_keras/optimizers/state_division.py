@@ -20,7 +20,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
-from ring_keras.ops.shards import Shard, note_divided, set_shard, shard_of
+from ring_keras.ops.shards import Shard, set_shard, shard_of
 
 __all__ = ["Part", "StateDivision", "balanced"]
 
@@ -69,7 +69,6 @@ class StateDivision:
 
     def begin(self) -> None:
         """Divides what the optimizer has by now."""
-        note_divided(self._optimizer, self._process_set)
         if self._optimizer.built:
             self._divide()
 

@@ -53,7 +53,7 @@ struct Request : CollectiveArguments {
   bool departs = false;
 
   // Of a join: plans whose steps the peers cannot take without this rank, and
-  // why. 0: steps of no plan, or in which the ranks agree on one.
+  // why.
   std::vector<int64_t> needed_in_plans;
   std::string why_needed;
 

@@ -102,7 +102,8 @@ void StepAgreement::GiveUp(Member& member, const GivenUp& given_up) {
   {
     std::lock_guard<std::mutex> lock(shared_.mutex);
     member.given_up = given_up.through;
-    member.reported = false;
+    // In a join the program takes none of these steps.
+    member.reported = member.in_join;
     member.names.ForEachInSteps(
         [](const std::string&, NameUse& use) { use.EndChannelIfIdle(); });
   }

@@ -398,5 +398,35 @@ RING_TEST(AJoinBringsRanksIntoTheSameStep) {
   }
 }
 
+// Those that took it have heard; who was in the join had no part in it.
+RING_TEST(AStepThatAJoinRefusesIsOverWhenAllGoOn) {
+  for (const RankOptions& setup : SetupsOfTraining()) {
+    RunRanks(setup, [&](Rank& self) {
+      Training training(self);
+      for (int turn = 0; turn < 2; ++turn) {
+        for (int step = 0; step < 2; ++step) ASSERT_OK(training.Step(1 + step));
+        if (self.rank > 0) {
+          for (int step = 0; step < 2; ++step) {
+            float data = 5;
+            Request extreme = Training::Bucket(0, &data, StepRole::kBegins);
+            extreme.reduce_op = ReduceOp::kMax;
+            EXPECT_EQ(self.engine->Run(std::move(extreme)).code(),
+                      StatusCode::kRankMismatch);
+          }
+        }
+        int last = -1;
+        Request join;
+        join.kind = CollectiveKind::kJoin;
+        join.name = "join";
+        join.last_joined = &last;
+        ASSERT_OK(self.engine->Run(std::move(join)));
+        for (int step = 0; step < 3; ++step) {
+          ASSERT_OK(training.Step(11 + step));
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace ring_keras

@@ -186,11 +186,12 @@ def left_alone_worker() -> str:
     """The rank that has data ends with its error; the other one waits for it."""
     model = divided("adam", True)
     model.optimizer.build(model.trainable_variables)
+    gradients = [tf.ones(v.shape) for v in model.trainable_variables]
+    model.optimizer.apply(gradients)
     if ring.rank() == 0:
         with pytest.raises(ring.PeerLostError) as caught:
             ring.join()
         return str(caught.value)
-    gradients = [tf.ones(v.shape) for v in model.trainable_variables]
     with pytest.raises(ring.RankMismatchError) as caught:
         model.optimizer.apply(gradients)
     ring.shutdown()
@@ -211,6 +212,37 @@ def others_worker() -> None:
         total = ring.allreduce(1.0, "sum", name="of/evaluation")
     assert float(total) == 2 - ring.rank()
     assert ring.join() == 1
+
+
+def refused_again_worker() -> None:
+    """Refused steps leave nothing behind for what comes after the join."""
+    idle = divided("adam", True)  # Nobody trains by it.
+    for turn in range(3):
+        train_plainly(1 + (ring.rank() + turn) % 2)
+        alone = (ring.rank() + turn) % 2
+        _, error = train("adam", 1 + 2 * alone, in_function=False)
+        assert ("[RK830]" in error) == bool(alone), error
+        _, error = train("sgd", 2, in_function=False)
+        assert not error, error
+    ring.shutdown()
+    ring.init()
+    _, error = train("adam", ring.rank(), in_function=False)
+    assert ("[RK830] rank 0" in error) == bool(ring.rank()), error
+    assert idle.trainable_variables
+
+
+def train_plainly(steps: int) -> None:
+    """By an optimizer that all ranks have the whole state of, as far as data go."""
+    model = divided("adam", False)
+    ring.broadcast_variables(model.weights)
+    model.optimizer.build(model.trainable_variables)
+    for _ in range(steps):
+        model.optimizer.apply([tf.ones(v.shape) for v in model.trainable_variables])
+    ring.join()
+
+
+def test_others_train_before_and_after_a_refused_step() -> None:
+    run_ranks(initialized, 2, args=(refused_again_worker,), timeout_s=120)
 
 
 def test_what_is_no_step_goes_on(rank_pool: Any) -> None:
