@@ -83,41 +83,44 @@ RING_TEST(AWarningNamesAFew) {
   options.transport = "tcp";
   options.stall_warning_s = 0.2;
   options.trace_dir = traces.path;
-  std::atomic<bool> have_entered{false};
+  std::atomic<bool> waits{false};
   RunRanks(options, [&](Rank& self) {
-    const auto barrier = [](const std::string& name) {
+    std::atomic<int> ended{0};
+    const auto enter = [&](const std::string& name) {
       Request request;
       request.kind = CollectiveKind::kBarrier;
       request.name = name;
-      return request;
+      self.engine->Submit(std::move(request), [&](const Status& how) {
+        EXPECT_OK(how);
+        ++ended;
+        ended.notify_all();
+      });
     };
-    std::atomic<int> ended{0};
     const auto enter_many = [&] {
-      for (int i = 0; i < kNames; ++i) {
-        self.engine->Submit(barrier(StrCat("ahead/", i)),
-                            [&](const Status& how) {
-                              EXPECT_OK(how);
-                              ++ended;
-                              ended.notify_all();
-                            });
-      }
+      for (int i = 0; i < kNames; ++i) enter(StrCat("ahead/", i));
     };
-    if (self.rank == 1) {
+    // Rank 0 waits for longer than rank 1 each time that they warn, so that
+    // what is written has its words, and not those that it hears from rank 1.
+    if (self.rank == 0) {
+      enter("behind");
+      waits = true;
+      waits.notify_all();
+    } else {
+      waits.wait(false);
       enter_many();
-      have_entered = true;
-      have_entered.notify_all();
+    }
+    if (self.rank == 1) {
       const Deadline deadline = Deadline::After(30);
       while (!Has(traces.Of(0), "more are waited for so") &&
              !deadline.Expired()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
+      enter("behind");
     } else {
-      // Or it would warn of a few as they come, and never of many.
-      have_entered.wait(false);
+      for (int count = 0; (count = ended.load()) < 1;) ended.wait(count);
+      enter_many();
     }
-    EXPECT_OK(self.engine->Run(barrier("behind")));
-    if (self.rank == 0) enter_many();
-    for (int count = 0; (count = ended.load()) < kNames;) ended.wait(count);
+    for (int count = 0; (count = ended.load()) <= kNames;) ended.wait(count);
   });
   const std::string text = traces.Of(0);
   EXPECT_TRUE(Has(text, "more are waited for so.")) << text;
