@@ -32,6 +32,8 @@ class TorchReducer(Reducer):
         self, gradients: Sequence[Any], variables: Sequence[Any], step: Step
     ) -> list[torch.Tensor]:
         early, self.early = self.early, None
+        if early is not None:
+            early.require_as_begun(gradients, variables)
         tensors = [
             _reducible(gradient, variable)
             for gradient, variable in zip(gradients, variables, strict=True)

@@ -31,10 +31,13 @@ class BackwardOverlap:
 
     Args:
         model: That is trained.
+        is_wanted: On all ranks, or on none. A rank without a batch of its own makes no
+            gradients, and so knows of none that the others do not make any more.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, *, is_wanted: bool) -> None:
         self._model = model
+        self._is_wanted = is_wanted
         # By the variable, by its id.
         self._handles: dict[int, Any] = {}
         # Whose gradients the last step made, in the order in which they are reduced.
@@ -78,13 +81,16 @@ class BackwardOverlap:
         optimizer = model.optimizer
         of_optimizer = type(optimizer).__module__
         if (
-            model.jit_compile
+            not self._is_wanted
+            or model.jit_compile
             or type(model).train_step is not keras.Model.train_step
             or "train_step" in vars(model)
             # One of the program's own may change gradients in their place.
             or not of_optimizer.startswith("keras.")
-            or internals.inner_optimizers(optimizer)
+            or "apply" in vars(optimizer)
+            or optimizer.loss_scale_factor
             or optimizer.gradient_accumulation_steps
+            or internals.inner_optimizers(optimizer)
         ):
             return None
         hook = GradientHook.of(optimizer)

@@ -34,7 +34,7 @@ class TorchFit(RanksFit):
     ) -> None:
         super().__init__(model, process_set, given)
         self._random: torch.Tensor | None = None
-        self._overlap = BackwardOverlap(model)
+        self._overlap = BackwardOverlap(model, is_wanted=self._joined is None)
 
     def __exit__(self, *exception: object) -> None:
         """The model, and its backward, are as they were."""

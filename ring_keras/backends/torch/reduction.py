@@ -134,6 +134,9 @@ class EarlyReduction:
             for place in bucket
         }
         self._missing = list(map(set, reduction.buckets))
+        # Of those that travel, by the place: their memory, and how often it was
+        # changed by then.
+        self._as_begun: dict[int, tuple[int, int]] = {}
 
     def take(self, place: int) -> None:
         """Backward has made this gradient; begins what can begin.
@@ -144,19 +147,38 @@ class EarlyReduction:
         reduction = self.reduction
         bucket = self._bucket_at[place]
         if bucket < reduction.begun():
-            raise RingKerasError(
-                f"[RK681] the gradient of '{self._variables[place].path}' has changed "
-                "after it had begun to travel: backward has come to it twice in a "
-                "step of fit(), and once in the first one. Give the model a "
-                "train_step(data) of its own, if only to call that of keras.Model: its "
-                "gradients travel when backward is over."
-            )
+            raise self._changed(place)
         self._missing[bucket].discard(place)
         while (begun := reduction.begun()) < len(reduction.buckets):
             gradients = list(map(self._gradient, reduction.buckets[begun]))
             if self._missing[begun] or not all(map(is_plain, gradients)):
                 return
+            places = zip(reduction.buckets[begun], gradients, strict=True)
+            self._as_begun |= {place: _as_is(one) for place, one in places}
             reduction.begin_next(gradients)
+
+    def require_as_begun(
+        self, gradients: Sequence[torch.Tensor], variables: Sequence[Any]
+    ) -> None:
+        """Raises if one that travels is not what the optimizer has been given.
+
+        Raises:
+            RingKerasError: On this rank.
+        """
+        given = {id(v): g for v, g in zip(variables, gradients, strict=True)}
+        for place, as_begun in self._as_begun.items():
+            gradient = given.get(id(self._variables[place]))
+            if gradient is not None and _as_is(gradient) != as_begun:
+                raise self._changed(place)
+
+    def _changed(self, place: int) -> RingKerasError:
+        return RingKerasError(
+            f"[RK681] the gradient of '{self._variables[place].path}' has changed "
+            "after it had begun to travel, as it had not in the step of fit() that was "
+            "watched: backward has come to it twice, or the optimizer was given "
+            "another one. Give the model a train_step(data) of its own, if only to "
+            "call that of keras.Model: its gradients travel when backward is over."
+        )
 
     def _gradient(self, place: int) -> Any:
         return self._variables[place].value.grad
@@ -171,6 +193,11 @@ class EarlyReduction:
         """The variables, by their ids, whose gradients travel."""
         buckets = self.reduction.buckets[: self.reduction.begun()]
         return {id(self._variables[place]) for bucket in buckets for place in bucket}
+
+
+def _as_is(gradient: torch.Tensor) -> tuple[int, int]:
+    """Where it is, and how often torch has changed it there."""
+    return gradient.data_ptr(), gradient._version
 
 
 def is_plain(gradient: Any) -> bool:
