@@ -98,9 +98,9 @@ class BroadcastBeforeSteps(CommonBeginning):
         most = max(steps)
         if most > steps[root] and process_set.rank() == steps.index(most):
             logging.warning(
-                "ring_keras: [RK680] rank %d begins fit() with a state of %d steps, "
-                "and all ranks take that of rank %d, which has %d: the other steps are "
-                "lost. Load or restore the state on that rank, or give "
+                "ring_keras: [RK680] rank %d begins fit() after %d steps of training, "
+                "and all ranks take the state of rank %d, which has taken %d: the "
+                "others are lost. Load or restore the state on that rank, or give "
                 "BroadcastGlobalVariables(root_rank=%d).",
                 rank(),
                 most,

@@ -33,7 +33,6 @@ class SharedBackup(keras.callbacks.Callback):
         self.callback = callback
         self.root_rank = root_rank
         self._loaded: dict[int, list[Any]] = {}
-        internals.replace(callback, internals.SAVE_BACKUP, self._save)
 
     def set_params(self, params: dict[str, Any] | None) -> None:
         """Passed on."""
@@ -51,6 +50,11 @@ class SharedBackup(keras.callbacks.Callback):
         if fit is None:
             raise outside_of_fit(self)
         fit.when(Moment.ALL_HAVE_BEGUN, self, self._give)
+        internals.replace(self.callback, internals.SAVE_BACKUP, self._save)
+        # Also where it fails: the next call may be of another model.
+        fit.when_call_is_over(
+            lambda: internals.restore(self.callback, internals.SAVE_BACKUP)
+        )
         self._loaded = {}
         if self._is_root():
             with loading_for_all() as self._loaded:
@@ -84,7 +88,6 @@ class SharedBackup(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Removes the backup."""
-        internals.restore(self.callback, internals.SAVE_BACKUP)
         if self._is_root():
             self.callback.on_train_end(logs)
 

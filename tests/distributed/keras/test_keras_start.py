@@ -166,8 +166,8 @@ def fit_with_backup(directory, epochs, root, in_root_only):
 def test_a_rank_that_is_ahead_of_the_root_says_what_is_lost(rank_pool):
     (first, told), other = rank_pool(2).run(restored_worker, args=(1, True))
     assert (first, other) == ([0, 1], ([0, 1], []))
-    assert "rank 0 begins fit() with a state of 1 steps" in told[0]
-    assert "all ranks take that of rank 1, which has 0" in told[0]
+    assert "rank 0 begins fit() after 1 steps of training" in told[0]
+    assert "all ranks take the state of rank 1, which has taken 0" in told[0]
 
 
 @pytest.mark.parametrize(("root", "in_root_only"), [(0, True), (1, False)])
