@@ -329,8 +329,8 @@ class Checkpoint(keras.callbacks.Callback):
             logging.warning(
                 "ring_keras: [RK657] the checkpoint of %s was made after step %d of an "
                 "epoch (the first is 0, this one %d), which begins anew: its data are "
-                "trained on twice. Without Elastic, ring_keras.data.Resume listed after "
-                "Checkpoint continues in it.",
+                "trained on twice. Without Elastic, ring_keras.data.Resume listed "
+                "after Checkpoint continues in it.",
                 start.name,
                 step,
                 epoch,

@@ -4,7 +4,7 @@ import functools
 from collections import defaultdict
 
 from ring_keras import _native
-from ring_keras.errors import CollectiveTimeoutError, PeerLostError
+from ring_keras.errors import CollectiveTimeoutError, PeerLostError, RankMismatchError
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.objects import broadcast_object
@@ -74,7 +74,7 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     process_set = process_set or global_process_set
     communicator_id = process_set.communicator_id()
     plans = sorted(divided_plans.of(current_job())[communicator_id])
-    why = needed_in_updates(current_job().rank) if plans else ""
+    why = str(needed_in_updates(current_job().rank)) if plans else ""
     try:
         last = _native.join(communicator_id, plans, why)
     except (PeerLostError, CollectiveTimeoutError) as error:
@@ -86,9 +86,9 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     return last
 
 
-def needed_in_updates(rank: int) -> str:
+def needed_in_updates(rank: int) -> RankMismatchError:
     """Why steps cannot do without this rank, which is in join()."""
-    return (
+    return RankMismatchError(
         "[RK830] "
         f"rank {rank} has run out of data and is in join(), and an "
         "optimizer has shard_state=True: each rank updates a part of the weights for "

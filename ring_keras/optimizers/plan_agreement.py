@@ -15,7 +15,6 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.job.topology import rank
 from ring_keras.ops.allgather import allgather
 from ring_keras.ops.common_order import refuse_crossed, warn_of_other_names
 from ring_keras.ops.join import agreed_without_all, divided_plans, needed_in_updates
@@ -99,7 +98,7 @@ def agree_on_plan(
         return Agreement(digest, without_all[digest], of_all=False)
     described = _describe(plan, places)
     own = _agreed_counts.of(job)[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
-    own = digest + own + bytes([shards_state]) + rank().to_bytes(_RANK_NBYTES, _ORDER)
+    own = digest + own + bytes([shards_state]) + job.rank.to_bytes(_RANK_NBYTES, _ORDER)
     own += hashlib.sha256("\n".join(described).encode()).digest()
     with named_mismatch(plan, process_set), tf.init_scope():
         gathered = _gather_rows(own, process_set)
@@ -123,7 +122,7 @@ def agree_on_plan(
     if shards_state:
         there = {int.from_bytes(theirs[_RANK], _ORDER) for theirs in gathered}
         for joined in sorted(set(process_set.ranks) - there):
-            raise RankMismatchError(needed_in_updates(joined))
+            raise needed_in_updates(joined)
         divided_plans.of(job)[communicator_id].add(number)
     elif not of_all:
         without_all[digest] = number

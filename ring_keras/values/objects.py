@@ -115,7 +115,7 @@ def gather_from_each(obj: Any, *, name: str, process_set: ProcessSet) -> list[An
     gathered = _gather(obj, name, process_set)
     for rank in sorted(set(process_set.ranks) - {rank for rank, _ in gathered}):
         raise ValueError(
-            f"[RK407] ring_keras.{name}: rank {rank} is in join(), in which it brings "
+            f"[RK407] {name}: rank {rank} is in join(), in which it brings "
             "nothing of its own. Enter it before, or when join() has returned."
         )
     return [value for _, value in gathered]
