@@ -3,17 +3,19 @@
 #include <cstdlib>
 
 #include "tf_ops/common/logging.h"
-#include "tf_ops/common/status.h"
 
 namespace ring_keras {
 
-void AbandonProcess(int rank) {
+void AbandonProcess(int rank, const Status& failure) {
   Log(LogLevel::kError,
       StrCat("this process ends: a collective has failed, and MPI still "
              "exchanges its data with rank ",
              rank,
              ", which does not answer. What the program did next would change "
-             "what that rank gets. Look at what the other ranks say."));
+             "what that rank gets. ",
+             failure.ok()
+                 ? "Look at what the other ranks say."
+                 : "This is why it failed: " + failure.CodedMessage()));
   std::abort();
 }
 

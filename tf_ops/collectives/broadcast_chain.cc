@@ -45,7 +45,7 @@ class BroadcastChain : public Collective {
       if (!first) {
         receives.Receive(previous, tag, data + piece.begin, piece.size());
         co_await receives.Done();
-        RING_KERAS_CO_RETURN_IF_ERROR(communicator_.status());
+        if (!communicator_.status().ok()) break;
       }
       if (!last) sends.Send(next, tag, data + piece.begin, piece.size());
     }

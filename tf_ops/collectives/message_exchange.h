@@ -83,7 +83,9 @@ class MessageExchange {
       if (first) pair.Cancel(key_);
       if (!pair.Holds(key_)) continue;
       held = true;
-      if (let_go_->Expired()) AbandonProcess(communicator_.ranks()[rank]);
+      if (let_go_->Expired()) {
+        AbandonProcess(communicator_.ranks()[rank], communicator_.status());
+      }
     }
     return !held;
   }

@@ -22,6 +22,9 @@ struct RankEvent {
   // For people: who it was and how it ended, as in "rank 1 (host node7, pid
   // 4711) was killed by SIGKILL".
   std::string description;
+  // Of one that was lost: its process is no more, which a rank that is merely
+  // silent may still be.
+  bool process_ended = false;
 };
 
 // A rank that is silent for so long is lost, where no other time is set: what

@@ -72,9 +72,11 @@ void RankLedger::Leave(int rank, const std::string& reason) {
   End(rank, RankEvent::Kind::kLeft, "left: " + reason);
 }
 
-void RankLedger::Close(int rank, const std::string& how, TimePoint now) {
+void RankLedger::Close(int rank, const std::string& how, bool by_rank,
+                       TimePoint now) {
   Life& life = lives_[rank];
   if (life.state != State::kConnected) return;
+  life.closed_by_rank = by_rank;
   SetState(life, State::kClosed);
   if (!life.process_end.empty()) {
     End(rank, RankEvent::Kind::kLost, life.how);
@@ -138,7 +140,9 @@ void RankLedger::End(int rank, RankEvent::Kind kind, const std::string& how) {
   if (life.state == State::kEnded) return;
   SetState(life, State::kEnded);
   SetDue(life, std::nullopt);
-  ended_.push_back({kind, rank, StrCat(life.name, " ", how)});
+  const bool process_ended = kind == RankEvent::Kind::kLost &&
+                             (life.closed_by_rank || !life.process_end.empty());
+  ended_.push_back({kind, rank, StrCat(life.name, " ", how), process_ended});
 }
 
 void RankLedger::SetState(Life& life, State state) {

@@ -39,8 +39,9 @@ class RankLedger {
 
   // The rank left by its own will.
   void Leave(int rank, const std::string& reason);
-  // Its connection ended before that. `how`: "its connection ... closed".
-  void Close(int rank, const std::string& how, TimePoint now);
+  // Its connection ended before that. `how`: "its connection ... closed";
+  // `by_rank`: it was the rank that closed it, as the end of its process does.
+  void Close(int rank, const std::string& how, bool by_rank, TimePoint now);
   // Its connection is open, but nothing comes.
   void Silence(int rank, double seconds);
   // The launcher saw its process end. `how`: "was killed by SIGKILL".
@@ -62,6 +63,7 @@ class RankLedger {
     std::string how;  // The verdict, once it is due.
     std::string
         process_end;  // How its process ended; empty: it runs, it seems.
+    bool closed_by_rank = false;
     std::optional<TimePoint> due;
   };
 

@@ -114,7 +114,9 @@ std::string EncodeEvent(const RankEvent& event) {
   Frame frame;
   frame.type = FrameType::kEvent;
   frame.number = event.rank;
-  frame.name = event.kind == RankEvent::Kind::kLost ? "lost" : "left";
+  frame.name = event.kind == RankEvent::Kind::kLeft ? "left"
+               : event.process_ended                ? "ended"
+                                                    : "lost";
   frame.payload = event.description;
   return Encode(frame);
 }
@@ -125,6 +127,7 @@ RankEvent EventOf(const Frame& frame) {
       frame.name == "left" ? RankEvent::Kind::kLeft : RankEvent::Kind::kLost;
   event.rank = static_cast<int>(frame.number);
   event.description = frame.payload;
+  event.process_ended = frame.name == "ended";
   return event;
 }
 

@@ -214,7 +214,8 @@ void StoreServerLoop::Serve(StoreConnection& connection) {
   } else {
     CloseMember(connection,
                 StrCat("its connection to the store ", status.message(),
-                       " before it had left the job"));
+                       " before it had left the job"),
+                /*by_rank=*/status.code() == StatusCode::kPeerLost);
   }
 }
 
@@ -229,13 +230,14 @@ void StoreServerLoop::Drop(StoreConnection& connection,
                            const std::string& why) {
   warnings_.Warn(StrCat("the store dropped the connection from ",
                         connection.address(), ": ", why));
-  CloseMember(connection, "the store dropped its connection: " + why);
+  CloseMember(connection, "the store dropped its connection: " + why,
+              /*by_rank=*/false);
 }
 
 void StoreServerLoop::CloseMember(StoreConnection& connection,
-                                  const std::string& how) {
+                                  const std::string& how, bool by_rank) {
   Expel(connection);
-  ledger_.Close(connection.rank(), how, Deadline::Clock::now());
+  ledger_.Close(connection.rank(), how, by_rank, Deadline::Clock::now());
   connection.set_state(State::kClosed);
 }
 

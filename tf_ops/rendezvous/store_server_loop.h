@@ -72,7 +72,8 @@ class StoreServerLoop {
 
   // Logs why, and forgets the connection; its rank, if it had one, is lost.
   void Drop(StoreConnection& connection, const std::string& why);
-  void CloseMember(StoreConnection& connection, const std::string& how);
+  void CloseMember(StoreConnection& connection, const std::string& how,
+                   bool by_rank);
   // It is in the job no more, and waits for nothing.
   void Expel(StoreConnection& connection);
   void DropOverdue();

@@ -125,7 +125,12 @@ void ProgressEngine::RunCalls(const std::vector<DriverCall*>& calls) {
 void ProgressEngine::OnRankEvent(const RankEvent& event) {
   // In shared memory nothing else says that nobody reads any more.
   if (event.rank >= 0 && event.rank != mesh_.rank()) {
-    mesh_.pair(event.rank).StopSending();
+    Pair& pair = mesh_.pair(event.rank);
+    pair.StopSending();
+    // One that is merely silent may come back, and take what it did not.
+    if (event.kind == RankEvent::Kind::kLeft || event.process_ended) {
+      pair.OnPeerGone(event.process_ended);
+    }
     mesh_.Forget(event.rank);
   }
   if (event.kind == RankEvent::Kind::kLost) {
@@ -258,7 +263,12 @@ void ProgressEngine::Watch() {
     if (ReadWhatHasCome()) peers_.FailWhatNeedsLeft();
   }
   for (auto& operation : operations_.adopted) {
-    if (debugged_.empty()) {
+    const Status& broken = operation->communicator().status();
+    if (!broken.ok()) {
+      // It ends when no stream needs its memory any more, for which the other
+      // ranks need not wait.
+      TellAbort(operation->member(), broken);
+    } else if (debugged_.empty()) {
       WatchAge(*operation, now);
     } else {  // That time does not count.
       operation->Watch(now, options_.stall_warning_s);

@@ -169,16 +169,20 @@ void Pair::Cancel(uint64_t key) {
 }
 
 bool Pair::Holds(uint64_t key) {
-  bool holds = false;
+  const bool gone = peer_gone_ && Clock::now() - *peer_gone_ > kLastBytes;
+  bool sends = false;
+  bool receives = false;
   for (auto& connection : connections_) {
     if (connection->stream == nullptr) continue;
     connection->outgoing.EndDirect(*connection->stream);
     EndDirect(*connection);
-    // A peer that has closed its end takes nothing more.
-    holds |= connection->direct.Holds(key) || (connection->stream->end().ok() &&
-                                               connection->outgoing.Holds(key));
+    // Who has closed its end takes nothing more.
+    sends |= connection->stream->end().ok() && connection->outgoing.Holds(key);
+    receives |= connection->direct.Holds(key);
   }
-  return holds;
+  if (gone && peer_process_ended_) return false;
+  // Of a pair that is closed nobody reads the end.
+  return receives || (sends && !(gone && closed_));
 }
 
 bool Pair::Serves(uint64_t key) const {
@@ -379,6 +383,11 @@ bool Pair::flushed() const {
 void Pair::StopSending() {
   stopped_sending_ = true;
   for (auto& connection : connections_) connection->outgoing.Break();
+}
+
+void Pair::OnPeerGone(bool process_ended) {
+  if (!peer_gone_) peer_gone_ = Clock::now();
+  peer_process_ended_ |= process_ended;
 }
 
 void Pair::CloseForWriting() {

@@ -18,9 +18,11 @@
 #define RING_KERAS_TRANSPORT_PAIR_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -84,10 +86,11 @@ class Pair {
   // Forgets operations of `key`; their memory is not touched again, unless
   // Holds() says so. What still comes for it is dropped.
   void Cancel(uint64_t key);
-  // Whether a stream still moves bytes from or to memory of `key`'s operations,
-  // which are forgotten: who frees it meanwhile, or writes to it, changes what
-  // the peer gets. Only where streams move payloads by themselves; while all
-  // pairs are pumped, it is over as soon as both ends are alive.
+  // Whether a stream still moves bytes from or to the memory of operations of
+  // `key` that were cancelled. Until it does not, that memory must be neither
+  // freed nor written to: the peer would get what is there then. It is so only
+  // where streams move payloads by themselves, and for as long as the peer does
+  // not take them; whoever asks pumps all pairs meanwhile.
   bool Holds(uint64_t key);
 
   // Whether operations of `key` are under way.
@@ -103,6 +106,9 @@ class Pair {
 
   // The peer reads nothing more. What it has sent may still come.
   void StopSending();
+  // Nobody uses any more what streams move to the peer. `process_ended`: its
+  // process is no more, so that nothing comes from there either.
+  void OnPeerGone(bool process_ended);
 
   // Looks whether the peer's host still answers; to be called about every
   // second.
@@ -135,7 +141,12 @@ class Pair {
   void CloseForWriting();
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Connection;
+
+  // How long after a process has ended its last bytes, which this host has got,
+  // may take to come into the memory that they are for.
+  static constexpr std::chrono::seconds kLastBytes{1};
 
   // Something is about to be queued, or waited for.
   void Need();
@@ -172,6 +183,8 @@ class Pair {
   std::pair<std::string, std::string> tried_;  // See FailToConnect().
   std::atomic<int>* unsent_ = nullptr;
   bool stopped_sending_ = false;
+  std::optional<Clock::time_point> peer_gone_;  // Since then.
+  bool peer_process_ended_ = false;
   std::unordered_map<MessageId, ReceiveOperation*, MessageIdHash> posted_;
   EarlyData early_;
   const size_t max_early_nbytes_;

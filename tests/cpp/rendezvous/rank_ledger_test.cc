@@ -1,6 +1,7 @@
 #include "tf_ops/rendezvous/rank_ledger.h"
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ RING_TEST(OnlyAFreshRankIsAdmitted) {
   EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRankTaken);
   EXPECT_EQ(ledger.Admit(3, "x"), Refusal::kRankOutOfRange);
   EXPECT_EQ(ledger.Admit(-1, "x"), Refusal::kRankOutOfRange);
-  ledger.Close(1, "closed", kNow);
+  ledger.Close(1, "closed", true, kNow);
   EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRankTaken);
   EXPECT_EQ(ledger.TakeEvents(After(1)).size(), 1);
   EXPECT_EQ(ledger.Admit(0, "x"), Refusal::kNone);
@@ -55,7 +56,7 @@ RING_TEST(ANewGenerationBeginsWhenAllHaveGone) {
   EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRanksRemain);
   EXPECT_EQ(ledger.RemainingRank(), 0);
   // A closed connection is no end yet: its verdict belongs to this generation.
-  ledger.Close(0, "closed", kNow);
+  ledger.Close(0, "closed", true, kNow);
   EXPECT_EQ(ledger.Admit(1, "x"), Refusal::kRanksRemain);
   EXPECT_EQ(ledger.TakeEvents(After(1)).size(), 2);
   EXPECT_EQ(ledger.restarts(), 0);
@@ -85,7 +86,7 @@ RING_TEST(ARankWhoseProcessEndedIsLostToTheNextGeneration) {
 
 RING_TEST(AClosedConnectionWaitsForTheLaunchersWord) {
   RankLedger ledger = NewLedger();
-  ledger.Close(1, "its connection closed", kNow);
+  ledger.Close(1, "its connection closed", true, kNow);
   EXPECT_TRUE(ledger.TakeEvents(kNow).empty());
   ASSERT_TRUE(ledger.NextDue().has_value());
   EXPECT_TRUE(*ledger.NextDue() == After(kExitGraceS));
@@ -97,12 +98,12 @@ RING_TEST(TheLaunchersWordGoesIntoTheVerdict) {
   RankLedger before = NewLedger();
   before.ReportExit(1, "was killed by SIGKILL", kNow);
   EXPECT_TRUE(before.TakeEvents(kNow).empty());
-  before.Close(1, "its connection closed", kNow);
+  before.Close(1, "its connection closed", true, kNow);
   ExpectOneEvent(before, kNow, RankEvent::Kind::kLost,
                  "rank 1 (host node7, pid 4711) was killed by SIGKILL");
 
   RankLedger after = NewLedger();
-  after.Close(1, "its connection closed", kNow);
+  after.Close(1, "its connection closed", true, kNow);
   after.ReportExit(1, "exited with code 1", After(0.1));
   ExpectOneEvent(after, After(0.1), RankEvent::Kind::kLost,
                  "rank 1 (host node7, pid 4711) exited with code 1");
@@ -112,7 +113,7 @@ RING_TEST(ThatARankLeftStandsWhateverFollows) {
   RankLedger ledger = NewLedger();
   ledger.ReportExit(1, "exited with code 0", kNow);
   ledger.Leave(1, "shutdown");
-  ledger.Close(1, "its connection closed", kNow);
+  ledger.Close(1, "its connection closed", true, kNow);
   ledger.ReportExit(1, "exited with code 0", kNow);
   ledger.Silence(1, 10);
   ExpectOneEvent(ledger, After(1), RankEvent::Kind::kLeft,
@@ -141,6 +142,26 @@ RING_TEST(SilenceIsAVerdict) {
       ledger, kNow, RankEvent::Kind::kLost,
       "rank 1 (host node7, pid 4711) has been silent for 10 s "
       "(RING_KERAS_HEARTBEAT_TIMEOUT_S): stopped, swapped out, or cut off");
+}
+
+RING_TEST(AnEndedProcessIsToldFromOneThatMayComeBack) {
+  const auto has_ended = [](const std::function<void(RankLedger&)>& happens) {
+    RankLedger ledger = NewLedger();
+    happens(ledger);
+    const std::vector<RankEvent> events = ledger.TakeEvents(After(1));
+    return events.size() == 1 && events[0].process_ended;
+  };
+  EXPECT_TRUE(has_ended([](RankLedger& ledger) {
+    ledger.Close(1, "its connection closed", true, kNow);
+  }));
+  EXPECT_TRUE(has_ended([](RankLedger& ledger) {
+    ledger.ReportExit(1, "was killed by SIGKILL", kNow);
+  }));
+  EXPECT_FALSE(has_ended([](RankLedger& ledger) {
+    ledger.Close(1, "its connection broke", false, kNow);
+  }));
+  EXPECT_FALSE(has_ended([](RankLedger& ledger) { ledger.Silence(1, 10); }));
+  EXPECT_FALSE(has_ended([](RankLedger& ledger) { ledger.Leave(1, "done"); }));
 }
 
 }  // namespace

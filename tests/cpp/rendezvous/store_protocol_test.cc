@@ -109,14 +109,17 @@ RING_TEST(AnswersCarryErrors) {
 }
 
 RING_TEST(EventsKeepTheirKind) {
-  for (RankEvent::Kind kind :
-       {RankEvent::Kind::kLost, RankEvent::Kind::kLeft}) {
+  using Kind = RankEvent::Kind;
+  for (const auto& [kind, ended] :
+       {std::pair(Kind::kLost, false), std::pair(Kind::kLost, true),
+        std::pair(Kind::kLeft, false)}) {
     FrameReader reader;
-    reader.Append(EncodeEvent({kind, 3, "rank 3 did it"}));
+    reader.Append(EncodeEvent({kind, 3, "rank 3 did it", ended}));
     Frame frame;
     ASSERT_OK(reader.Next(&frame).status());
     const RankEvent event = EventOf(frame);
     EXPECT_EQ(event.kind, kind);
+    EXPECT_EQ(event.process_ended, ended);
     EXPECT_EQ(event.rank, 3);
     EXPECT_EQ(event.description, "rank 3 did it");
   }

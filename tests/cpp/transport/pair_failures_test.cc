@@ -1,8 +1,10 @@
 // What goes wrong between two ranks: operations given up, streams that end,
 // peers that send nonsense.
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "tests/cpp/support/test.h"
@@ -107,6 +109,39 @@ RING_TEST(MemoryIsHeldUntilAStreamThatMovesItByItselfHas) {
         return !link->first().Holds(kKey) && !link->second().Holds(kKey);
       });
       ExpectAMessagePasses(*link, kNextKey);
+    }
+  }
+}
+
+// A peer that takes nothing more, and of which the stream does not say so.
+RING_TEST(MemoryIsNotHeldForAPeerThatIsGone) {
+  for (bool process_ended : {false, true}) {
+    for (bool closed : {false, true}) {
+      const auto link = Link::Direct(1);
+      Pair& pair = link->first();
+      link->to_second(0).direct_held = link->to_first(0).direct_held = true;
+      const std::string data = Pattern(50000, 1);
+      std::string got(data.size(), '\0');
+      SendOperation send, answer;
+      ReceiveOperation receive = Into(&got);
+      pair.Receive(kNextKey, 0, &receive);
+      link->second().Send(kNextKey, 0, data.data(), data.size(), &answer);
+      pair.Pump();
+      pair.Send(kKey, 0, data.data(), data.size(), &send);
+      if (closed) {
+        link->to_first(0).bytes += std::string(sizeof(FrameHeader), 'x');
+        pair.Pump();
+        ASSERT_TRUE(pair.closed());
+      }
+      pair.Cancel(kKey);
+      pair.Cancel(kNextKey);
+      pair.OnPeerGone(process_ended);
+      // Its last bytes may still come.
+      EXPECT_TRUE(pair.Holds(kKey) && pair.Holds(kNextKey));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+      EXPECT_EQ(pair.Holds(kKey), !process_ended && !closed);
+      // Who has left may still send.
+      EXPECT_EQ(pair.Holds(kNextKey), !process_ended);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -126,16 +127,18 @@ def run_by_mpirun(
     directory: Path,
     library: Path | None = None,
     env: Mapping[str, str] | None = None,
+    first: str = "",
+    size: int = 2,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `script` on two ranks, as a user does."""
+    """Runs `script` on ranks, as a user does, and before they join `first`."""
     assert mpi.bin_dir is not None
     file = directory / "script.py"
-    file.write_text(JOIN + script)
+    file.write_text("import os, sys\n" + first + JOIN + script)
     variables = {"RING_KERAS_INIT_TIMEOUT_S": "40"} | mpi.between_hosts()
     variables |= env or {}
     if library is not None:
         variables["RING_KERAS_MPI_LIBRARY"] = str(library)
-    command = [str(mpi.bin_dir / "mpirun"), *mpi.on_one_host, "-np", "2"]
+    command = [str(mpi.bin_dir / "mpirun"), *mpi.on_one_host, "-np", str(size)]
     return subprocess.run(
         [*command, sys.executable, str(file)],
         env=light_environment() | mpi.environment() | variables,
@@ -226,6 +229,44 @@ sys.stdout.write("there\\n")
     assert finished.stdout.count("there") == 2, finished.stdout[:3000]
 
 
+# A rank is killed when the first of the sum has come. Its parent, which mpirun knows,
+# lives on, so that it does not end the other one.
+KILLED = """
+import time
+from pathlib import Path
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    deadline = time.monotonic() + 30
+    while not Path("raised").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    sys.exit()
+"""
+AMID_DATA = """
+data = np.ones(12_000_000, np.float32)
+_native.barrier()
+if rank == 1:
+    under_way = _native.start_allreduce([data], [data], "sum", "x")
+    deadline = time.monotonic() + 60
+    while data[0] == 1:
+        assert time.monotonic() < deadline
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    _native.allreduce(data, "sum", "x", out=data)
+except RuntimeError as error:
+    sys.stdout.write(f"raised {error}\\n")
+sys.stdout.flush()
+Path("raised").touch()
+"""
+
+
+def test_a_rank_that_is_killed_amid_data_is_named(mpi: Mpi, tmp_path: Path) -> None:
+    finished = run_by_mpirun(mpi, AMID_DATA, tmp_path, first=KILLED)
+
+    assert "raised PeerLostError" in finished.stdout, finished.stderr[:3000]
+    assert "[RK201] rank 1" in finished.stdout, finished.stdout
+
+
 def test_a_killed_rank_ends_the_job(mpi: Mpi, tmp_path: Path) -> None:
     script = """
 total(300_000)
@@ -283,6 +324,46 @@ def test_a_rank_that_stops_amid_data(mpi: Mpi, tmp_path: Path, wakes: bool) -> N
         # What it would take when it wakes is not what this one sent.
         assert finished.returncode != 0
         assert "collective has failed, and MPI still exchanges" in finished.stderr
+        assert "This is why it failed: [RK2" in finished.stderr
+
+
+def test_others_hear_at_once_why_a_rank_gave_up_on_one_that_stopped(
+    mpi: Mpi, tmp_path: Path
+) -> None:
+    # Rank 1 stops amid data, and rank 2 would wait for long.
+    script = """
+import subprocess, time
+data = np.ones(25_000_000, np.float32)
+_native.barrier()
+if rank == 1:
+    under_way = _native.start_allreduce([data], [data], "sum", "x")
+    deadline = time.monotonic() + 60
+    while data[0] == 1:
+        assert time.monotonic() < deadline
+    with subprocess.Popen(["sh", "-c", f"sleep 40; kill -CONT {os.getpid()}"]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+else:
+    began = time.monotonic()
+    try:
+        _native.allreduce(data, "sum", "x", out=data)
+    except RuntimeError as error:
+        passed = time.monotonic() - began
+        sys.stdout.write(f"rank {rank} after {passed:.1f} s: {error}\\n")
+sys.stdout.flush()
+_native.barrier()
+"""
+    first = """
+number = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+os.environ["RING_KERAS_COLLECTIVE_TIMEOUT_S"] = {"0": "4"}.get(number, "60")
+"""
+    env = {"RING_KERAS_HEARTBEAT_TIMEOUT_S": "60"}
+
+    finished = run_by_mpirun(mpi, script, tmp_path, env=env, first=first, size=3)
+
+    said = re.search(r"rank 2 after ([\d.]+) s: (.*)", finished.stdout)
+    assert said is not None, (finished.stdout, finished.stderr[:3000])
+    assert float(said[1]) < 12
+    assert "[RK206]" in said[2] and "rank 0 gave up after 4 s" in said[2]
 
 
 def test_ranks_that_are_none_of_mpis_are_refused(mpi: Mpi) -> None:
