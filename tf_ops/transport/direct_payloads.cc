@@ -32,6 +32,9 @@ void DirectPayloads::Begin(const FrameHeader& header,
     payload.buffer = Take(header.nbytes);
     into = payload.buffer.memory.get();
   }
+  if (std::holds_alternative<PayloadSink::Collect>(payload.destination)) {
+    early_nbytes_ += header.nbytes;
+  }
   stream.ReceiveDirect(into, header.nbytes, payload.buffer.memory);
   under_way_.push_back(std::move(payload));
 }
@@ -43,6 +46,9 @@ std::optional<DirectPayloads::Ended> DirectPayloads::End(Stream& stream) {
   const size_t nbytes = payload.header.nbytes;
   const char* bytes = payload.buffer.memory.get();
   PayloadSink::Destination& destination = payload.destination;
+  if (std::holds_alternative<PayloadSink::Collect>(destination)) {
+    early_nbytes_ -= nbytes;
+  }
   if (!stream.end().ok()) {
     destination = PayloadSink::Discard();
   } else if (auto* combine = std::get_if<PayloadSink::Combine>(&destination)) {
@@ -62,7 +68,11 @@ std::optional<DirectPayloads::Ended> DirectPayloads::End(Stream& stream) {
 
 void DirectPayloads::Cancel(uint64_t key) {
   for (Payload& payload : under_way_) {
-    if (payload.header.key == key) payload.destination = PayloadSink::Discard();
+    if (payload.header.key != key) continue;
+    if (std::holds_alternative<PayloadSink::Collect>(payload.destination)) {
+      early_nbytes_ -= payload.header.nbytes;
+    }
+    payload.destination = PayloadSink::Discard();
   }
 }
 

@@ -31,6 +31,8 @@ class DirectPayloads {
 
   // What is under way for `key` goes nowhere.
   void Cancel(uint64_t key);
+  // Of those that come before they are waited for.
+  size_t early_nbytes() const { return early_nbytes_; }
   // Whether some of it still comes into an operation's memory.
   bool Holds(uint64_t key) const;
 
@@ -49,6 +51,7 @@ class DirectPayloads {
   Buffer Take(size_t nbytes);
 
   std::deque<Payload> under_way_;
+  size_t early_nbytes_ = 0;
   std::vector<Buffer> spare_;
 };
 

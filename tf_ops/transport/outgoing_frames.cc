@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kCopyBytes = 8 << 10;
 // Pieces of memory that one write takes.
 constexpr int kGatherParts = 16;
+// So much goes around the flow at a time, or one payload. The peer has to have
+// memory for what it is not ready for as soon as it reads the headers.
+constexpr size_t kMaxDirectBytes = size_t{256} << 20;
 
 }  // namespace
 
@@ -73,11 +76,19 @@ bool OutgoingFrames::WriteTo(Stream& stream) {
   while (!broken_ && !frames_.empty()) {
     iovec parts[kGatherParts];
     int part_count = 0;
+    size_t around_nbytes = direct_under_way_nbytes_;
     for (Frame& frame : frames_) {
       if (part_count + 2 > kGatherParts) break;
       frame.direct = frame.data_nbytes >= direct_nbytes;
+      if (frame.direct) {
+        const bool fits = around_nbytes == 0 ||
+                          around_nbytes + frame.data_nbytes <= kMaxDirectBytes;
+        if (!fits && frame.sent == 0) break;
+        around_nbytes += frame.data_nbytes;
+      }
       part_count += frame.AddParts(parts + part_count);
     }
+    if (part_count == 0) break;
     const ssize_t count = stream.TryGather(parts, part_count);
     if (count == Stream::kClosed) Break();
     if (count <= 0) break;
@@ -94,6 +105,7 @@ bool OutgoingFrames::EndDirect(Stream& stream) {
   while (!direct_.empty() && stream.EndDirectSend()) {
     SendOperation* const operation = direct_.front().operation;
     if (operation != nullptr) --operation->frames_left;
+    direct_under_way_nbytes_ -= direct_.front().nbytes;
     direct_.pop_front();
     ended = true;
   }
@@ -122,7 +134,9 @@ void OutgoingFrames::Drop(size_t sent_nbytes, Stream& stream) {
     sent_nbytes -= step;
     if (frame.sent < frame.nbytes()) return;
     if (frame.direct) {
-      direct_.push_back({frame.key, frame.operation, frame.copy != nullptr});
+      direct_.push_back({frame.key, frame.operation, frame.data_nbytes,
+                         frame.copy != nullptr});
+      direct_under_way_nbytes_ += frame.data_nbytes;
       stream.SendDirect(frame.data, frame.data_nbytes, std::move(frame.copy));
     } else if (frame.operation != nullptr) {
       --frame.operation->frames_left;

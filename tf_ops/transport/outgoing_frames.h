@@ -69,6 +69,7 @@ class OutgoingFrames {
   struct Direct {
     uint64_t key = 0;
     SendOperation* operation = nullptr;
+    size_t nbytes = 0;
     bool is_copy = false;
   };
 
@@ -78,6 +79,7 @@ class OutgoingFrames {
 
   std::deque<Frame> frames_;
   std::deque<Direct> direct_;  // Under way.
+  size_t direct_under_way_nbytes_ = 0;
   bool broken_ = false;
   bool stream_holds_back_ = false;
   std::atomic<int>* unsent_ = nullptr;

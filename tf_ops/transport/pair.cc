@@ -268,7 +268,7 @@ bool Pair::BeginPayload(Connection& connection) {
     }
   } else if (data && cancelled_.count(header.key) > 0) {
     destination = PayloadSink::Discard();
-  } else if (data && early_.nbytes() + header.nbytes > max_early_nbytes_) {
+  } else if (data && EarlyBytes() + header.nbytes > max_early_nbytes_) {
     overflow_key_ = header.key;
     Fail(Status(StatusCode::kResourceExhausted,
                 StrCat("one sent more than ", max_early_nbytes_,
@@ -282,6 +282,14 @@ bool Pair::BeginPayload(Connection& connection) {
     connection.sink.Begin(header, std::move(destination));
   }
   return true;
+}
+
+size_t Pair::EarlyBytes() const {
+  size_t nbytes = early_.nbytes();
+  for (const auto& connection : connections_) {
+    nbytes += connection->direct.early_nbytes();
+  }
+  return nbytes;
 }
 
 bool Pair::ReadPayload(Connection& connection) {

@@ -158,6 +158,8 @@ class Pair {
   bool ReadPayload(Connection& connection);
   // Decides where the payload goes; false: the frame cannot be right.
   bool BeginPayload(Connection& connection);
+  // Of data that came early, or are on their way around a flow.
+  size_t EarlyBytes() const;
   void FinishPayload(Connection& connection);
   // All of a frame's payload is where it was to go.
   void FinishFrame(const FrameHeader& header, PayloadSink::Destination taken);

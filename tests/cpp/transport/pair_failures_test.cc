@@ -285,6 +285,60 @@ RING_TEST(TooMuchEarlyDataIsAnErrorThatTellsWhatItWasFor) {
   EXPECT_EQ(end.pair->overflow_key(), kKey);
 }
 
+// Their headers come long before them, and each needs its memory at once.
+RING_TEST(EarlyDataCountBeforeTheyHaveComeAroundTheFlow) {
+  LooseEnd end(1000);
+  end.out.direct_nbytes = 100;
+  const auto comes = [&end](uint32_t tag, uint64_t key) {
+    FrameHeader header = DataHeader(0, 400);
+    header.key = key;
+    header.tag = tag;
+    end.in.bytes.append(reinterpret_cast<const char*>(&header), sizeof(header));
+    while (end.pair->Pump()) {
+    }
+  };
+  comes(0, kKey);
+  comes(1, kNextKey);
+  EXPECT_FALSE(end.pair->closed());
+  // What is given up leaves room.
+  end.pair->Cancel(kNextKey);
+  comes(1, kKey);
+  EXPECT_FALSE(end.pair->closed());
+  // So does what has come and is taken.
+  const std::string data = Pattern(400, 1);
+  end.in.direct.emplace_back(data.data(), data.size());
+  while (end.pair->Pump()) {
+  }
+  std::string got(400, '\0');
+  ReceiveOperation receive = Into(&got);
+  end.pair->Receive(kKey, 0, &receive);
+  EXPECT_TRUE(receive.done() && got == data);
+  comes(2, kKey);
+  EXPECT_FALSE(end.pair->closed());
+  comes(3, kKey);
+  EXPECT_EQ(end.pair->failure().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(end.pair->overflow_key(), kKey);
+}
+
+// It would need that memory for all that this rank sends ahead.
+RING_TEST(OnlySoMuchGoesAroundAFlowAtATime) {
+  const auto link = Link::Direct(1);
+  link->to_second(0).direct_held = true;
+  // Pages that nobody touches.
+  constexpr size_t kBytes = size_t{60} << 20;
+  const std::unique_ptr<char[]> data(new char[kBytes]);
+  SendOperation send;
+  for (uint32_t tag = 0; tag < 6; ++tag) {
+    link->first().Send(kKey, tag, data.get(), kBytes, &send);
+  }
+  link->first().Pump();
+  EXPECT_EQ(link->to_second(0).direct.size(), 4);
+  EXPECT_FALSE(link->first().flushed());
+  link->second().Cancel(kKey);
+  link->to_second(0).direct_held = false;
+  link->PumpUntil([&] { return send.done(); });
+}
+
 // It would be done while a frame for it is still on its way into its memory.
 RING_TEST(AMessageThatComesTwiceClosesThePair) {
   LooseEnd end(kMaxEarlyBytes);
