@@ -20,6 +20,7 @@ from ring_keras.backends.torch.buffers import (
     take_first_ranks_buffers,
 )
 from ring_keras.backends.torch.overlap import BackwardOverlap
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.states.own_state import own_state
 
@@ -34,7 +35,12 @@ class TorchFit(RanksFit):
     ) -> None:
         super().__init__(model, process_set, given)
         self._random: torch.Tensor | None = None
-        self._overlap = BackwardOverlap(model, is_wanted=self._joined is None)
+        job = current_job()
+        # On one host the engine's thread would take the cores on which backward runs.
+        between_hosts = job.local_size < job.size
+        self._overlap = BackwardOverlap(
+            model, is_wanted=between_hosts and self._joined is None
+        )
 
     def __exit__(self, *exception: object) -> None:
         """The model, and its backward, are as they were."""

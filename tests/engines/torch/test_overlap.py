@@ -1,4 +1,4 @@
-"""Gradients that travel while backward goes on, beside one process."""
+"""Gradients that travel between hosts while backward goes on, beside one process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import time
 
 import numpy as np
 import pytest
-from support.back_ends import begin, needs_back_end, ranks
+from support.back_ends import BACK_END, begin, needs_back_end
+from support.engine_only import WITHOUT_TENSORFLOW
+from support.run_ranks import run_ranks
 
 needs_back_end()
 torch = pytest.importorskip("torch", reason="`make test-engines`")
@@ -16,6 +18,13 @@ pytestmark = pytest.mark.engines
 STEPS = 6
 BATCH = 8
 DEADLINE_S = 30
+
+
+def ranks(worker, size, *args):
+    """On a host of its own each."""
+    common = WITHOUT_TENSORFLOW | {"KERAS_BACKEND": BACK_END}
+    env = [common | {"RING_KERAS_HOST_NAME": f"host{rank}"} for rank in range(size)]
+    return run_ranks(worker, size, args=args, env=env)
 
 
 def part_of(rank, size):
