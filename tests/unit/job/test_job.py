@@ -36,7 +36,7 @@ def test_the_environment_of_init_decides_the_size_of_buckets(monkeypatch):
 
 def test_nothing_outlives_a_job(job):
     job.tuned_bucket_bytes = 5
-    job.has_padded_data = True
+    job.has_failed_alone = True
     data = ring.data.shard(tf.data.Dataset.range(4), seed=1)
     assert living_orders(ring.global_process_set)
     agreed_without_all.of(job)[0][b"digest"] = 1
@@ -48,7 +48,7 @@ def test_nothing_outlives_a_job(job):
     assert current_job().generation == job.generation + 1
     assert current_job().communicator_base != job.communicator_base
     assert current_job().tuned_bucket_bytes is None
-    assert not current_job().has_padded_data
+    assert not current_job().has_failed_alone
     assert not living_orders(ring.global_process_set)
     assert list(data)
     assert not agreed_without_all.of(current_job())[0]
