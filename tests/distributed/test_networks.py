@@ -135,6 +135,7 @@ def send_for_longer_than_the_timeout() -> float:
     return float(_native.broadcast(data, 0, "state").max())
 
 
+@pytest.mark.slow
 def test_what_moves_slowly_is_not_given_up(make_hosts: Any) -> None:
     network = make_hosts(Network(2))
     # That is 6 s for 3 MiB. The kernel takes as many of the sender as it has room

@@ -54,6 +54,7 @@ def run_elastic(function: Callable[[], object]) -> list[bytes] | RankFailedError
         return elastic_results(code, outcomes, [])
 
 
+@pytest.mark.slow
 def test_what_the_function_returns_comes_back_by_rank() -> None:
     def function() -> tuple[int, int]:
         import ring_keras as ring

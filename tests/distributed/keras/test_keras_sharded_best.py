@@ -60,6 +60,7 @@ def compare_worker(name: str, path: str, sign: int) -> None:
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "name", "sign"),
     [

@@ -87,6 +87,7 @@ note(f"total{rank}", total[0])
     assert [ringrun.noted(f"total{rank}") for rank in (0, 1)] == ["2.0", "2.0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transport", ["tcp", pytest.param("auto", marks=pytest.mark.slow)]
 )
@@ -119,6 +120,7 @@ print("went on")
     assert b"RK207" not in shown
 
 
+@pytest.mark.slow
 def test_whoever_waits_for_another_tires_as_ever_afterwards(
     ringrun: Ringrun, terminal: Terminal
 ) -> None:

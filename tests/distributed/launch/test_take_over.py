@@ -216,6 +216,7 @@ def test_a_job_leaves_the_card_of_another_one_alone(
     assert not job.card.exists()
 
 
+@pytest.mark.slow
 def test_ranks_end_if_no_other_launcher_comes(
     ringrun: Ringrun, job: LostLauncher
 ) -> None:
@@ -236,6 +237,7 @@ def test_ranks_end_if_no_other_launcher_comes(
     assert job.card.read_text() == card  # It may be the network.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heirs", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_one_that_was_stopped_ends_alone(
     ringrun: Ringrun, job: LostLauncher, heirs: bool

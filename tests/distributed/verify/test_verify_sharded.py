@@ -39,6 +39,7 @@ def verify_worker(names: list[str]) -> list[str]:
     return verified(MAKERS["sgd"], op="sum").findings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "names"),
     [

@@ -105,6 +105,7 @@ def test_an_agent_may_take_longer_to_start_than_a_proof(
         wait_until(lambda: bool(desk.agents()), "it is there")
 
 
+@pytest.mark.slow
 def test_strangers_cost_few_threads_and_keep_no_task_out() -> None:
     with (
         contextlib.ExitStack() as stack,
