@@ -45,8 +45,9 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     Some collectives need every rank: `MIN`, `MAX`, `PRODUCT`, a broadcast whose
     root has joined, collectives of tensors on a GPU, and making or removing
     process sets. They fail on all ranks that enter them, with an error that names
-    the rank that has joined. These ranks can continue. So do the steps of an optimizer
-    with `shard_state=True`, as a rank that has joined would not update its part.
+    the rank that has joined. These ranks can continue. The steps of an optimizer with
+    `shard_state=True` fail in the same way: a rank that has joined would not update its
+    part.
 
     In `fit`, or if steps must count by their examples, use `ring_keras.data.join`
     instead.
