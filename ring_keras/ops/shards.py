@@ -6,12 +6,7 @@ from typing import Any, Final
 
 from ring_keras import keras_internals as internals
 
-__all__ = [
-    "Shard",
-    "refuse_shards",
-    "set_shard",
-    "shard_of",
-]
+__all__ = ["Shard", "refuse_shards", "set_shard", "shard_of"]
 
 # Set on a TensorFlow variable.
 _SHARD: Final = "_ring_keras_shard"

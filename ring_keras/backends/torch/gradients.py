@@ -60,8 +60,7 @@ class TorchReducer(Reducer):
             variables: One for each.
             step: In which they are applied.
         """
-        plan = self._plan(tensors, variables, step)
-        return self._reduction(tensors, plan, step)
+        return self._reduction(tensors, self._plan(tensors, variables, step), step)
 
     def _reduce_others(
         self,
@@ -87,7 +86,6 @@ class TorchReducer(Reducer):
         reduction.begin_rest(rest)
         early.reduction.wait()
         reduction.wait()
-        self.reduced = None
 
     def _plan(
         self, tensors: Sequence[torch.Tensor], variables: Sequence[Any], step: Step
