@@ -87,9 +87,10 @@ MakeAlgorithm MakeAllreduceHierarchical;
 MakeAlgorithm MakeAllgatherShared;
 // Each rank sends its rows to every other.
 MakeAlgorithm MakeAllgatherDirect;
-// The rows of each rank go once around: size - 1 trips. Where ranks lack
-// connections: it takes two.
-MakeAlgorithm MakeAllgatherRing;
+// Each rank sends on what it has got from others, where ranks lack connections:
+// around a circle as by halving (lane.h), in log2(size) trips; where messages
+// are long, once around a ring, in size - 1, for which it takes two.
+MakeAlgorithm MakeAllgatherByOthers;
 
 MakeAlgorithm MakeBroadcastShared;
 // The data travel from rank to rank in pieces, so that each link carries

@@ -7,7 +7,11 @@
 #ifndef RING_KERAS_COLLECTIVES_CIRCLE_H_
 #define RING_KERAS_COLLECTIVES_CIRCLE_H_
 
+#include <algorithm>
+#include <array>
 #include <bit>
+
+#include "tf_ops/collectives/partition.h"
 
 namespace ring_keras {
 
@@ -16,6 +20,7 @@ class Circle {
   explicit Circle(int size)
       : size_(size), trips_(std::bit_width(static_cast<unsigned>(size - 1))) {}
 
+  int size() const { return size_; }
   int trips() const { return trips_; }
   // How many members one knows of before the trip, itself among them.
   int Known(int trip) const {
@@ -27,6 +32,16 @@ class Circle {
   // The member so far on from `from`; backwards, if negative.
   int At(int from, int distance) const {
     return (from + distance + size_) % size_;
+  }
+  // The member `first`, which may be a turn too far, and those after it,
+  // `count` in all: two ranges if they go past the last one and on with the
+  // first. One of none is empty.
+  std::array<Range, 2> Members(int first, int count) const {
+    first %= size_;
+    const int before_end = std::min(count, size_ - first);
+    return {Range{static_cast<size_t>(first),
+                  static_cast<size_t>(first + before_end)},
+            Range{0, static_cast<size_t>(count - before_end)}};
   }
 
  private:

@@ -62,7 +62,7 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
     case CollectiveKind::kAllgather:
       if (shared) return MakeAllgatherShared;
       return communicator.connects_all() ? MakeAllgatherDirect
-                                         : MakeAllgatherRing;
+                                         : MakeAllgatherByOthers;
     case CollectiveKind::kBroadcast:
       return shared ? MakeBroadcastShared : MakeBroadcastChain;
     case CollectiveKind::kReduceScatter:
@@ -100,7 +100,7 @@ constexpr std::pair<MakeAlgorithm*, const char*> kNames[] = {
     {MakeBarrierShared, "shared"},
     {MakeBarrierMessages, "messages"},
     {MakeJoin, "join"},
-    {MakeAllgatherRing, "ring"},
+    {MakeAllgatherByOthers, "by_others"},
 };
 constexpr size_t kSharedBuffersNumber = std::size(kNames);
 constexpr size_t kSharedTensorsNumber = kSharedBuffersNumber + 1;

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <array>
 
 #include "tf_ops/collectives/circle.h"
@@ -9,33 +8,34 @@
 namespace ring_keras {
 namespace {
 
-// The data of a lane in a chunk for each member, seen as a circle.
+// The data of a lane in a chunk for each member of the circle.
 class ChunkCircle {
  public:
   ChunkCircle(const Lane& lane, size_t nbytes)
       : nbytes_(nbytes),
         element_nbytes_(lane.reduction.element_nbytes()),
-        size_(lane.size()) {}
+        circle_(lane.size()) {}
 
-  // Where chunk `first % size` and those after it lie, `count` in all: in two
-  // places if they go past the last one and on with the first.
+  const Circle& circle() const { return circle_; }
+  // Where chunk `first % size` and those after it lie, `count` in all.
   std::array<Range, 2> Chunks(int first, int count) const {
-    first %= size_;
-    const int before_end = std::min(count, size_ - first);
     std::array<Range, 2> places;
-    places[0] = {Chunk(first).begin, Chunk(first + before_end - 1).end};
-    if (count > before_end) places[1] = {0, Chunk(count - before_end - 1).end};
+    for (int i = 0; i < 2; ++i) {
+      const Range members = circle_.Members(first, count)[i];
+      if (members.size() == 0) continue;
+      places[i] = {Chunk(members.begin).begin, Chunk(members.end - 1).end};
+    }
     return places;
   }
 
  private:
-  Range Chunk(int which) const {
-    return ElementPart(nbytes_, element_nbytes_, size_, which);
+  Range Chunk(size_t which) const {
+    return ElementPart(nbytes_, element_nbytes_, circle_.size(), which);
   }
 
   size_t nbytes_;
   size_t element_nbytes_;
-  int size_;
+  Circle circle_;
 };
 
 }  // namespace
@@ -43,8 +43,8 @@ class ChunkCircle {
 Task ReduceByHalving(const Lane& lane, char* data, size_t nbytes,
                      uint32_t tag) {
   const int index = lane.index;
-  const Circle circle(lane.size());
   const ChunkCircle data_of(lane, nbytes);
+  const Circle& circle = data_of.circle();
   const auto member = [&](int distance) {
     return lane.members[circle.At(index, distance)];
   };

@@ -17,6 +17,8 @@ class ReduceScatterDirect : public Collective {
         communicator_(communicator),
         reduction_(arguments) {}
 
+  bool can_repeat() const override { return true; }
+
   Task Run(const Participants& participants) override {
     reduction_.Begin(participants);
     const int size = communicator_.size();

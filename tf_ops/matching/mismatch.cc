@@ -15,11 +15,6 @@ const char* NameOf(Memory memory) {
                                    : "its tensor in host memory (CPU)";
 }
 
-bool FirstDimensionMayDiffer(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather ||
-         kind == CollectiveKind::kAlltoall;
-}
-
 // Shapes agree where they must.
 bool Compatible(bool first_may_differ, const Shape& a, const Shape& b) {
   if (!first_may_differ) return a == b;
@@ -40,7 +35,7 @@ class Comparison {
         other_(other),
         first_rank_(first_rank),
         other_rank_(other_rank),
-        rows_may_differ_(FirstDimensionMayDiffer(first.kind)),
+        rows_may_differ_(RowsMayDiffer(first.kind)),
         even_rows_(even_rows) {}
 
   Status Compare() const {

@@ -32,6 +32,11 @@ uint64_t DataKeyOf(const UseId& use, uint64_t number) {
   return Mix(KeyOf(use), number);
 }
 
+bool RowsMayDiffer(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kAlltoall;
+}
+
 uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step,
                      int64_t plan) {
   uint64_t hash = 0;
@@ -44,10 +49,16 @@ uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step,
   add(arguments.wire_dtype.has_value()
           ? static_cast<uint64_t>(*arguments.wire_dtype)
           : ~uint64_t{0});
+  // A rank that wants even rows agrees with no other than one that has as many,
+  // and wants that, too.
+  const bool own_rows = RowsMayDiffer(arguments.kind) && !arguments.even_rows;
   for (const TensorView& input : arguments.inputs) {
     add(input.shape.size());
-    for (int64_t dimension : input.shape) add(static_cast<uint64_t>(dimension));
+    for (size_t i = own_rows ? 1 : 0; i < input.shape.size(); ++i) {
+      add(static_cast<uint64_t>(input.shape[i]));
+    }
   }
+  if (arguments.even_rows) add(1);
   // Graphs of TensorFlow 1 have plans, and no steps.
   if (step != 0 || plan != 0) {
     add(step);

@@ -31,6 +31,9 @@ uint64_t KeyOf(const UseId& use);
 // first rank, who gives each another.
 uint64_t DataKeyOf(const UseId& use, uint64_t number);
 
+// Whether each rank may have its own number of rows, unless it wants them even.
+bool RowsMayDiffer(CollectiveKind kind);
+
 // Stands for all that must be equal on every rank; never 0. Different for
 // different arguments, steps, or plans (see Request), but for a chance of
 // 2^-64.

@@ -225,6 +225,28 @@ RING_TEST(TheSignatureNamesStepAndPlan) {
   EXPECT_EQ(signatures.size(), 9u);
 }
 
+// As FindMismatch says which rows may differ.
+RING_TEST(TheSignatureLeavesOutRowsThatMayDiffer) {
+  const auto of = [](CollectiveKind kind, Shape shape, bool even_rows = false) {
+    CollectiveArguments arguments;
+    arguments.kind = kind;
+    arguments.inputs = {{nullptr, std::move(shape)}};
+    arguments.even_rows = even_rows;
+    return SignatureOf(arguments, 0, 0);
+  };
+  const CollectiveKind gather = CollectiveKind::kAllgather;
+  EXPECT_EQ(of(gather, {2, 3}), of(gather, {7, 3}));
+  EXPECT_NE(of(gather, {2, 3}), of(gather, {2, 4}));
+  EXPECT_NE(of(gather, {2, 3}), of(gather, {2}));
+  EXPECT_NE(of(gather, {2}), of(gather, {}));
+  EXPECT_EQ(of(gather, {2, 3}, true), of(gather, {2, 3}, true));
+  EXPECT_NE(of(gather, {2, 3}, true), of(gather, {7, 3}, true));
+  EXPECT_NE(of(gather, {2, 3}, true), of(gather, {2, 3}));
+  EXPECT_NE(of(gather, {}, true), of(gather, {}));
+  const CollectiveKind reduce = CollectiveKind::kAllreduce;
+  EXPECT_NE(of(reduce, {2, 3}), of(reduce, {7, 3}));
+}
+
 RING_TEST(TheCountOfUsesIsEachRanksOwn) {
   for (uint64_t step : {0, 9}) {
     const UseId use{0, "bucket", 41, step};

@@ -133,6 +133,44 @@ RING_TEST(ARepeatedAllreduceSendsItsDataAndAPostPerTrip) {
   });
 }
 
+// How many rows there are goes with the posts: 8 bytes of each rank.
+RING_TEST(ARepeatedAllgatherSendsItsRowsAndAPostPerTrip) {
+  constexpr uint64_t kUses = 50;
+  constexpr uint64_t kPost = sizeof(FrameHeader) + sizeof(PostHeader);
+  std::barrier all_have_looked(kSize);
+  RunRanks({kSize, "tcp", 1}, [&](Rank& self) {
+    const auto sent_bytes = [&] {
+      const uint64_t sent = SentBytes(self);
+      all_have_looked.arrive_and_wait();
+      return sent;
+    };
+    // Returns the bytes that the rank sends each other; none for no rows.
+    const auto gather = [&](uint64_t use) -> uint64_t {
+      const auto rows_of = [use](int rank) { return (use + rank) % 3; };
+      std::vector<float> rows(rows_of(self.rank), 1.0f);
+      std::vector<float> all;
+      Request request =
+          testing::FloatRequest(CollectiveKind::kAllgather, "rows", rows);
+      request.allocate_output = [&](const Shape& shape) -> StatusOr<void*> {
+        all.resize(ElementCount(shape));
+        return static_cast<void*>(all.data());
+      };
+      EXPECT_OK(self.engine->Run(std::move(request)));
+      EXPECT_EQ(all.size(), rows_of(0) + rows_of(1) + rows_of(2) + rows_of(3));
+      return rows.empty() ? 0
+                          : sizeof(FrameHeader) + rows.size() * sizeof(float);
+    };
+    gather(0);
+    gather(1);
+    uint64_t data = 0;
+    const uint64_t before = sent_bytes();
+    for (uint64_t use = 0; use < kUses; ++use) data += 3 * gather(use);
+    EXPECT_EQ(sent_bytes() - before,
+              kUses * (kTrips * kPost + 3 * sizeof(int64_t)) + data)
+        << "rank " << self.rank;
+  });
+}
+
 // What all ranks have may be more than a post can hand on.
 RING_TEST(SmallDataOfManyRanksAreAnnounced) {
   constexpr int64_t kCount = 16 << 10;  // 64 KiB.

@@ -181,6 +181,87 @@ RING_TEST(OtherKindsRepeat) {
   }
 }
 
+// Of 40,000 rows in all, or of no more than ranks have of each.
+int64_t RowsOf(int rank, int use) {
+  if ((rank + use) % 3 == 0) return 0;
+  return use % 4 == 2 ? 40000 : (rank * 5 + use * 3) % 11;
+}
+
+Request AllgatherOf(const std::string& name, const std::vector<float>& rows,
+                    Shape shape, std::vector<float>* all) {
+  Request request;
+  request.kind = CollectiveKind::kAllgather;
+  request.name = name;
+  request.dtype = DataType::kFloat32;
+  request.inputs = {{rows.data(), std::move(shape)}};
+  request.allocate_output = [all](const Shape& of_all) -> StatusOr<void*> {
+    all->resize(ElementCount(of_all));
+    return static_cast<void*>(all->data());
+  };
+  return request;
+}
+
+// As the slices of gradients: each time each rank has another number of them.
+RING_TEST(AllgathersOfAnyRowsRepeat) {
+  std::vector<RankOptions> setups = SetupsToRepeat();
+  // By way of others, in one way and the other.
+  for (int size : {2, 5, 8, 13}) {
+    for (size_t halving_max_bytes : {size_t{0}, size_t{1} << 30}) {
+      setups.push_back({size, "tcp", 1});
+      setups.back().max_direct_peers = 0;
+      setups.back().tuning.halving_max_bytes = halving_max_bytes;
+    }
+  }
+  for (const RankOptions& setup : setups) {
+    RunRanks(setup, [](Rank& self) {
+      for (int use = 0; use < 9; ++use) {
+        const int64_t rows = RowsOf(self.rank, use);
+        const std::vector<float> own(rows * 2, InputOfUse(self.rank, use, 0));
+        std::vector<float> all;
+        ASSERT_OK(
+            self.engine->Run(AllgatherOf("slices", own, {rows, 2}, &all)));
+        std::vector<float> expected;
+        for (int rank = 0; rank < self.size; ++rank) {
+          expected.insert(expected.end(), RowsOf(rank, use) * 2,
+                          InputOfUse(rank, use, 0));
+        }
+        ASSERT_TRUE(all == expected) << "rank " << self.rank << ", use " << use;
+      }
+    });
+  }
+}
+
+// In a channel as in an announcement: the rows are each rank's, what one has in
+// them is not, unless a rank wants as many of all.
+RING_TEST(WhatAllgathersDisagreeAboutIsNamedOnEveryRank) {
+  for (const RankOptions& setup : SetupsToRepeat()) {
+    if (setup.size == 1) continue;
+    RunRanks(setup, [](Rank& self) {
+      for (int use = 0; use < 13; ++use) {
+        const bool odd_one = self.rank == self.size - 1;
+        const bool columns_differ = use % 4 == 3;
+        const bool one_wants_even = use % 4 == 1;
+        const int64_t rows = odd_one ? 3 : 2;
+        const int64_t columns = columns_differ && odd_one ? 5 : 4;
+        const std::vector<float> own(rows * columns, 1.0f);
+        std::vector<float> all;
+        Request request = AllgatherOf("columns", own, {rows, columns}, &all);
+        request.even_rows = one_wants_even && odd_one;
+        const Status status = self.engine->Run(std::move(request));
+        if (!columns_differ && !one_wants_even) {
+          ASSERT_OK(status);
+          ASSERT_EQ(all.size(), 4 * (2 * size_t(self.size) + 1));
+          continue;
+        }
+        ASSERT_EQ(status.code(), StatusCode::kRankMismatch);
+        const char* named = columns_differ ? "[3,5]" : "[3,4]";
+        EXPECT_TRUE(status.message().find(named) != std::string::npos)
+            << status.message();
+      }
+    });
+  }
+}
+
 RING_TEST(ADisagreementIsNamedOnEveryRankAndThenOver) {
   for (const RankOptions& setup : SetupsToRepeat()) {
     if (setup.size == 1) continue;
