@@ -12,7 +12,9 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
+from benchmarks.scaling import gathers
 from benchmarks.scaling.costs import (
+    Cost,
     announced,
     cost_of,
     hierarchical,
@@ -39,6 +41,7 @@ from benchmarks.scaling.step import Model, Transfer, simulate
 
 _RANKS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _STEPS_APART = (1, 100, 500, 1000)
+_SPARSE_GBIT_PER_S = 25
 
 
 def main() -> int:
@@ -60,6 +63,7 @@ def main() -> int:
     _print_many(cluster, large)
     _print_eights(cluster, large)
     _print_apart(cluster, large)
+    _print_sparse(machine)
     return 0
 
 
@@ -282,6 +286,41 @@ def _print_apart(cluster: Cluster, models: Sequence[Model]) -> None:
             print(
                 f"{model.name:<12} {gbit_per_s:>3} Gbit/s {meeting_s:>9.2f} s"
                 + "".join(f"{share:>10.1%}" for share in shares)
+            )
+
+
+def _print_sparse(machine: Machine) -> None:
+    """The slices of one gradient and their indices, in two allgathers."""
+    print(
+        "\n# A sparse gradient, ms: ranks hear of each other's rows, then get them; "
+        f"one rank a host, {_SPARSE_GBIT_PER_S} Gbit/s\n"
+    )
+    print(
+        f"{'ranks':>5} {'announced':>10} {'by posts':>10} {'bytes':>7} "
+        f"{'around':>10} {'as picked':>10} {'before':>10} {'now':>10}"
+    )
+    link_bytes_per_s = _SPARSE_GBIT_PER_S * 1e9 / 8
+
+    def both(values: Cost, indices: Cost) -> float:
+        return (
+            machine.time_s(gathers.side_by_side(values, indices), link_bytes_per_s)
+            * 1e3
+        )
+
+    for ranks in (64, 512, 1024, 4096):
+        told = gathers.announced(ranks, 1)
+        heard = gathers.posted(ranks, 1)
+        announced_ms, posted_ms = both(told, told), both(heard, heard)
+        for nbytes in (64, 1024):
+            # An index has 8 bytes, and a slice 16 numbers.
+            around_ms, picked_ms = (
+                both(way(ranks, 1, nbytes), way(ranks, 1, nbytes / 8))
+                for way in (gathers.around, gathers.picked)
+            )
+            print(
+                f"{ranks:>5} {announced_ms:>10.2f} {posted_ms:>10.2f} {nbytes:>7} "
+                f"{around_ms:>10.2f} {picked_ms:>10.2f} "
+                f"{announced_ms + around_ms:>10.2f} {posted_ms + picked_ms:>10.2f}"
             )
 
 
