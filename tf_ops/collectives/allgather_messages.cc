@@ -2,6 +2,8 @@
 // announcement, or its post in a channel, so that the uses of a name can share
 // one whatever they gather.
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tf_ops/collectives/algorithms.h"
@@ -58,15 +60,17 @@ class AllgatherMessages : public Collective {
   Status Place(const Participants& participants) {
     const size_t row_nbytes = RowBytes(arguments_);
     int64_t rows = 0;
-    for (const Participant& participant : participants) {
+    for (int rank = 0; rank < communicator_.size(); ++rank) {
+      const std::string_view said = participants[rank].payload;
       int64_t its_rows = -1;
-      if (participant.payload.size() == sizeof(its_rows)) {
-        std::memcpy(&its_rows, participant.payload.data(), sizeof(its_rows));
+      if (said.size() == sizeof(its_rows)) {
+        std::memcpy(&its_rows, said.data(), sizeof(its_rows));
       }
       if (its_rows < 0) {
         return Status(StatusCode::kInternal, ErrorCode::kOtherVersion,
-                      "a rank did not say how many rows it has. Is the same "
-                      "ring_keras installed on every host?");
+                      StrCat("rank ", communicator_.ranks()[rank],
+                             " did not say how many rows it has. Is the same "
+                             "ring_keras installed on every host?"));
       }
       const size_t begin = rows * row_nbytes;
       rows += its_rows;
