@@ -1,7 +1,7 @@
 """Saves checkpoints of which each rank writes a part, while training goes on."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError as WriteTimeoutError
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from ring_keras.optimizers.common_variables import own_accumulators
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.training.saved_place import SavedPlace
 from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["Checkpoint"]
@@ -124,10 +125,13 @@ class Checkpoint(keras.callbacks.Callback):
         self._run: list[Any] = []  # Number and token.
         self._saved_steps = 0
         self._epoch = 0
+        self._begun = 0  # How many of its steps have begun.
         self._optimizers: list[keras.optimizers.Optimizer] = []
         self._start = _Start()
         self._parts: PartWriter | None = None
         self._write = BackgroundWrite("checkpoint")
+        # What is written once it is known that the epoch has another step.
+        self._copied: Callable[[], None] | None = None
         self._failures = _Failures()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -142,6 +146,7 @@ class Checkpoint(keras.callbacks.Callback):
         self._parts = None
         self._failures = _Failures()
         self._write.forget()
+        self._copied = None
         self._start = _Start()
         fit.when(Moment.ALL_HAVE_BEGUN, self, self._begin)
         fit.when(Moment.RANKS_ARE_ALIKE, self, self._go_on)
@@ -162,8 +167,10 @@ class Checkpoint(keras.callbacks.Callback):
 
     def _restore_newest(self) -> None:
         """The first rank begins with the newest checkpoint, if it is to."""
+        assert self._fit is not None
         self._start.searched_in = generation()
         self._start.name, self._start.own = None, []
+        self._fit.restored = None
         if not self.restore:
             return
         with newest_whole(
@@ -171,6 +178,8 @@ class Checkpoint(keras.callbacks.Callback):
         ) as whole:
             if whole is not None:
                 self._restore(whole)
+                size = whole.name.size
+                self._fit.restored = SavedPlace.of_record(whole.record, size)
 
     def _begin(self) -> None:
         """All ranks follow the first; collective."""
@@ -338,19 +347,31 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes which one it is."""
-        self._epoch = epoch
+        self._epoch, self._begun = epoch, 0
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Saves if it is due, when all callbacks are through with the step before."""
+        self._begun = batch + self.model.steps_per_execution
         if self.every != "epoch":
             self._save_if_due(self.every, self._epoch, batch)
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Writes what was copied before it: the epoch has gone on."""
+        task, self._copied = self._copied, None
+        if task is not None:
+            self._write.begin(task)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The same: what is due after an epoch's last step is saved here."""
         self._start.own = []  # `Elastic` has no moment in which ranks are made alike.
-        self._save_if_due(1 if self.every == "epoch" else self.every, epoch + 1, 0)
+        every = 1 if self.every == "epoch" else self.every
+        if self._copied is not None:  # After the last step, as it turns out.
+            self._copied, self._saved_steps, every = None, 0, 1
+        self._save_if_due(every, epoch + 1, 0)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Waits until all ranks have written."""
@@ -373,15 +394,31 @@ class Checkpoint(keras.callbacks.Callback):
         if self._parts is None or steps // every <= self._saved_steps // every:
             return  # Or it has come later, and is not where the others are yet.
         assert self._fit is not None
-        place = self._fit.sections.place() if step else {}
+        place = self._fit.sections.place()
         if place is None:
             return  # It is saved after the update.
-        place |= {"epoch": epoch, "step_in_epoch": step}
+        steps_per_epoch = self.params.get("steps")
+        place = {"steps_per_epoch": steps_per_epoch, **place}
+        place |= {"epoch": epoch, "step_in_epoch": step, "cut_at": None}
+        if not step:
+            place["cut_at"] = self._cut_at(place)
         self._wait()  # What it writes is in the memory that is about to change.
         run, token = self._run
         task = self._parts.copy(run, token, steps, place, self.keep)
         self._saved_steps = steps
-        self._write.begin(task)
+        if step and steps_per_epoch is None and "items" not in place:
+            self._copied = task  # Of unknown length, the data may have ended.
+        else:
+            self._write.begin(task)
+
+    def _cut_at(self, place: dict[str, Any]) -> int | None:
+        """After how many steps the epoch that ends was cut short; None: it was not."""
+        steps, begun = self.params.get("steps") or 0, self._begun
+        left = steps - begun
+        if "executions" in place:  # Of ranks that were others before, maybe.
+            left = place["steps_left"]
+            begun = place["executions"] * self.model.steps_per_execution
+        return begun if left > 0 else None
 
     def _wait(self, timeout_s: float | None = None) -> None:
         """Notes why the last part was not written, if it was not."""

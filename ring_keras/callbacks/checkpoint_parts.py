@@ -64,7 +64,7 @@ class PartWriter:
             }
 
     def copy(
-        self, run: int, token: str, steps: int, place: dict[str, int], keep: int
+        self, run: int, token: str, steps: int, place: dict[str, Any], keep: int
     ) -> Callable[[], None]:
         """Copies what there is now; what was copied before must be written by now.
 

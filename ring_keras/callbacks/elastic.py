@@ -378,7 +378,7 @@ class _Backup:
         self._model = model
         self._files = files
 
-    def save(self, place: dict[str, int]) -> None:
+    def save(self, place: dict[str, Any]) -> None:
         steps = internals.steps_done_of(self._model) or 0
         try:
             with _sigterm_held_off():
@@ -390,7 +390,7 @@ class _Backup:
         else:
             logging.warning("ring_keras: training is saved, after %d steps.", steps)
 
-    def restore(self) -> dict[str, int] | None:
+    def restore(self) -> dict[str, Any] | None:
         noted = self._files.restore(self._model)
         if noted is not None and "items" not in noted:
             raise ValueError(

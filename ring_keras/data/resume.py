@@ -16,6 +16,7 @@ from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.training.saved_place import SavedPlace
 from ring_keras.values.objects import allgather_object
 
 __all__ = ["Resume"]
@@ -102,11 +103,16 @@ class Resume(keras.callbacks.Callback):
         self._require_whole_passes()
         attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
         done = self._agree()
+        saved = self._agree_on_place(None if fit is None else fit.restored)
         for count in self._counts():
             count.assign(done)  # A file of a run without this callback has 0.
         self._done = done
         since = done if self._messages is None else done - self._begin_messages(done)
-        epoch, step = self._place(since) if since else (0, 0)
+        epoch, step = 0, 0
+        if since and saved is not None and self._messages is None:
+            epoch, step = self._place_of(saved)
+        elif since:
+            epoch, step = self._place(since)
         self._require_no_other_epoch(epoch)
         if since:
             internals.set_initial_epoch(self.model, epoch)
@@ -199,8 +205,37 @@ class Resume(keras.callbacks.Callback):
                     "for shorter epochs take fewer batches: dataset.take(n)."
                 )
 
+    def _place_of(self, saved: SavedPlace) -> tuple[int, int]:
+        """The epoch and the step of a checkpoint, which says both."""
+        if not saved.step:
+            return saved.epoch, 0
+        steps = self._steps_per_epoch()
+        if saved.steps_per_epoch != steps:
+            had = (
+                f"with {saved.steps_per_epoch} steps in an epoch"
+                if saved.steps_per_epoch
+                else "which does not say how much of its data is done: ranks had "
+                "changed in it (ring_keras.callbacks.Elastic), or nobody knew how many "
+                "steps it has"
+            )
+            raise ValueError(
+                "[RK682] "
+                "ring_keras.data.Resume cannot continue in epoch "
+                f"{saved.epoch} (the first is 0): the checkpoint was made after "
+                f"{saved.step} steps of it by {saved.size} ranks, {had}. Here an epoch "
+                f"has {steps} steps, on {process_set_of(self.model).size()} ranks. "
+                "Start as many ranks as then, with the same data and batch size; or, "
+                "if it was made with Elastic, list that in place of Resume, in an "
+                "elastic job (ringrun --min-np); or leave Resume out, and the epoch "
+                "begins anew."
+            )
+        return saved.epoch, saved.step
+
     def _place(self, done: int) -> tuple[int, int]:
         """The epoch in which so many steps end, and how many of them are in it."""
+        return divmod(done, self._steps_per_epoch())
+
+    def _steps_per_epoch(self) -> int:
         steps = self.params.get("steps")
         if not steps:
             raise ValueError(
@@ -210,7 +245,7 @@ class Resume(keras.callbacks.Callback):
                 "assert_cardinality(n)), or, if nobody knows it, pass "
                 "steps_per_epoch to fit()."
             )
-        return divmod(done, int(steps))
+        return int(steps)
 
     def _count_steps(self) -> bool:
         """Has each `LossScaleOptimizer` count the steps that it skips, too.
@@ -259,6 +294,22 @@ class Resume(keras.callbacks.Callback):
                 "epoch, without Resume."
             )
         return int(message[1])
+
+    def _agree_on_place(self, ours: SavedPlace | None) -> SavedPlace | None:
+        """What the root's checkpoint says; None if there is none."""
+        process_set = process_set_of(self.model)
+        if not has_peers(process_set):
+            return ours
+        message = (ours or _NOWHERE).message()
+        root = process_set.position_of(self.root_rank)
+        communicator_id = process_set.communicator_id()
+        message = _native.broadcast(message, root, "resume/place", communicator_id)
+        found = SavedPlace.of_message(message)
+        return None if found == _NOWHERE else found
+
+
+# In place of one: no ranks.
+_NOWHERE = SavedPlace(0, 0, None, 0)
 
 
 class _Count:

@@ -134,16 +134,17 @@ class ElasticSections(Sections):
         """How many an epoch has with the ranks that there are."""
         return self._data.steps()
 
-    def place(self) -> dict[str, int] | None:
+    def place(self) -> dict[str, Any] | None:
         """How much of the epoch's data is done; None: within an update."""
         if self._is_within:
             return None
-        return {"items": self._data.items(), "executions": self._data.executions}
+        return self._data.place()
 
-    def goes_on_from(self, epoch: int, place: Mapping[str, int]) -> bool:
+    def goes_on_from(self, epoch: int, place: Mapping[str, Any]) -> bool:
         """Whether the place is one of these sections; it need not be of these ranks."""
         if "items" not in place:
             return False
+        self._data.require_place_in(epoch, place)
         self._places[epoch] = place["items"], place["executions"]
         return True
 
@@ -363,6 +364,7 @@ class ElasticSections(Sections):
         place = None if self._backup is None else self._backup.restore()
         if place is None:
             return
+        self._data.require_place_in(place["epoch"], place)
         self._size, self._epoch = place["size"], place["epoch"]
         self._data.divide(place["items"], place["executions"])
         self._done = (place["epoch"], _STEPS, place["executions"])
@@ -371,12 +373,7 @@ class ElasticSections(Sections):
     def _save_backup(self) -> None:
         if self._backup is not None and self._done > _BEGUN:
             self._backup.save(
-                {
-                    "size": self._size,
-                    "epoch": self._epoch,
-                    "items": self._data.items(),
-                    "executions": self._data.executions,
-                }
+                {"size": self._size, "epoch": self._epoch, **self._data.place()}
             )
 
     def _dones(self) -> tuple[list[_Address], int]:

@@ -1,6 +1,6 @@
 """What a rank reads of an epoch, however often the ranks change in it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ring_keras import keras_internals as internals
@@ -83,6 +83,42 @@ class EpochData:
         self._kept = self._done
         self.executions += self._running
         self._running = 0
+
+    def place(self) -> dict[str, Any]:
+        """What is kept, in plain values, to go on from with any number of ranks.
+
+        `steps_per_epoch` is None where steps do not say how much is done: the ranks
+        were others when the epoch began.
+        """
+        is_whole = not self._division.start
+        return {
+            "items": self.items(),
+            "executions": self.executions,
+            "steps_per_epoch": self._batches if is_whole else None,
+            "steps_left": self._batches - self._kept,
+            "data": list(self._redivision.description),
+        }
+
+    def require_place_in(self, epoch: int, place: Mapping[str, Any]) -> None:
+        """Raises if the place is one in other data: it would be of other items.
+
+        Args:
+            epoch: That is under way there.
+            place: What `place` has returned in an earlier job.
+
+        Raises:
+            ValueError: If it is.
+        """
+        ours, its = ", ".join(self._redivision.description), ", ".join(place["data"])
+        if ours != its:
+            raise ValueError(
+                "[RK683] ring_keras.callbacks.Elastic cannot continue in epoch "
+                f"{epoch} (the first is 0): {place['items']} of its items were trained "
+                f"on when training was saved, of data with {its}, and fit() has data "
+                f"with {ours}, of which those are others. Give fit() the data that it "
+                "had, with the same seed. To train on others, begin anew: in another "
+                "directory, with a model into which you have loaded the weights."
+            )
 
     def items(self) -> int:
         """How many of all that the epoch has are kept."""

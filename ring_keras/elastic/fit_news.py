@@ -15,10 +15,10 @@ __all__ = ["Backup", "encodable", "require_same"]
 class Backup(Protocol):
     """What keeps the model, and the place in its training, beyond the job."""
 
-    def save(self, place: dict[str, int]) -> None:
+    def save(self, place: dict[str, Any]) -> None:
         """By every rank that is left, none of which knows of others."""
 
-    def restore(self) -> dict[str, int] | None:
+    def restore(self) -> dict[str, Any] | None:
         """The place; None if there is no backup."""
 
 

@@ -44,6 +44,7 @@ from ring_keras.training.epoch_agreement import EpochAgreement
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.own_pace import OwnPace, takes_own_pace
 from ring_keras.training.parts import is_joined, warn_of_parts_of_others
+from ring_keras.training.saved_place import SavedPlace
 from ring_keras.training.sections import OthersWait, Sections
 from ring_keras.training.weight_check import WeightCheck
 
@@ -111,6 +112,9 @@ class DistributedFit(keras.callbacks.Callback):
         """Those of this call, from its begin."""
         self.agreement: EpochAgreement | None = None
         """In which steps epochs, and the call, end on all ranks; None before."""
+        self.restored: SavedPlace | None = None
+        """Where training was when what a callback has restored was saved, on the rank
+        that has; None if it does not say."""
         self.pace: OwnPace | None = None
         """By which this rank takes batches; None: as many as all others."""
         self.stays_apart: Callable[[bool], bool] = lambda is_cut: False

@@ -68,15 +68,19 @@ class Sections:
     def state_was_of(self, size_before: int) -> None:
         """The state that a callback has restored is one of so many ranks."""
 
-    def place(self) -> dict[str, int] | None:
+    def place(self) -> dict[str, Any] | None:
         """What says, beside its steps, how much of an epoch is done, before a step.
 
         Empty: nothing need be said. None: what is under way cannot be gone on with.
         """
         return {}
 
-    def goes_on_from(self, epoch: int, place: Mapping[str, int]) -> bool:
-        """Whether that epoch, the first to begin, will go on from such a place."""
+    def goes_on_from(self, epoch: int, place: Mapping[str, Any]) -> bool:
+        """Whether that epoch, the first to begin, will go on from such a place.
+
+        Raises:
+            ValueError: If the place is one in other data.
+        """
         return False
 
     def others_wait(self) -> bool:

@@ -59,6 +59,21 @@ class StoppedError(Exception):
     """Leaves `fit`."""
 
 
+class StepsOfEpochs(keras.callbacks.Callback):
+    """How many batches callbacks have heard of in each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: dict[int, int] = {}
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.steps[self._epoch] = self.steps.get(self._epoch, 0) + 1
+
+
 def steps_per_epoch(size: int) -> int:
     return math.ceil(math.ceil(COUNT / size) / BATCH)
 

@@ -175,8 +175,8 @@ class Log(keras.callbacks.Callback):
             logs["level"] = case["levels"][Log.fit][epoch]
 
 
-x = np.eye(COUNT, dtype=np.float32)
-y = np.ones((COUNT, 1), np.float32)
+x = np.eye(COUNT, dtype=np.float32)[: case.get("items")]
+y = np.ones((len(x), 1), np.float32)
 y[case.get("infinite", [])] = np.inf
 dataset = tf.data.Dataset.from_tensor_slices((x, y))
 train = ring.data.shard(dataset, remainder=case.get("remainder", "drop"))
@@ -187,7 +187,7 @@ model = new_model(
     lambda optimizer: ring.DistributedOptimizer(optimizer, op=op, shard_state=shard)
 )
 own = [eval(text) for text in case.get("callbacks", [])]
-elastic = ring.callbacks.Elastic(case.get("scale"))
+elastic = eval(case.get("elastic", "ring.callbacks.Elastic(case.get('scale'))"))
 if "asks" in case:
     eval(case["asks"])
 for Log.fit in range(case.get("fits", 1)):
@@ -216,7 +216,7 @@ def one_process(done):
             if before and when[0] != before[0]:
                 model.optimizer.finalize_variable_values(model.trainable_weights)
             before, item = when, 0
-        count = min(BATCH * size, COUNT - item)
+        count = min(BATCH * size, len(x) - item)
         if case.get("remainder", "drop") == "drop":
             count -= count % size
         model.train_on_batch(x[item : item + count], y[item : item + count])
