@@ -35,7 +35,7 @@ class FitState:
         self.parts = KeptParts(internals.optimizers_of(model))
         """What the ranks divide of the optimizers' state."""
         self.look()
-        self._sums = PendingSums(model)
+        self._sums = PendingSums(internals.optimizers_of(model))
 
     def look(self) -> None:
         """Finds the variables; some exist after the first step only."""

@@ -1,5 +1,7 @@
 """Gradients that ranks have added up when some are lost, or come, before the update."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -8,7 +10,7 @@ from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.job.topology import rank, size
 from ring_keras.optimizers.common_variables import own_accumulators
-from ring_keras.optimizers.meeting_hook import meeting_optimizers
+from ring_keras.optimizers.meeting_hook import MeetingHook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -22,15 +24,17 @@ class PendingSums:
     that have come in between and have none. So the others' count for more from then on.
 
     Args:
-        model: A model that is built, with its optimizers.
+        optimizers: All of a model, built.
     """
 
-    def __init__(self, model: keras.Model) -> None:
-        own = set(map(id, own_accumulators(internals.optimizers_of(model))))
-        apart = internals.innermost(meeting_optimizers(model))
+    def __init__(self, optimizers: Sequence[keras.optimizers.Optimizer]) -> None:
+        own = set(map(id, own_accumulators(optimizers)))
+        apart = internals.innermost(
+            one for one in optimizers if isinstance(OptimizerHook.of(one), MeetingHook)
+        )
         self._optimizers = [
             _Accumulating(optimizer, int(passes), optimizer in apart)
-            for optimizer in internals.innermost_optimizers(model)
+            for optimizer in internals.innermost(optimizers)
             if (passes := getattr(optimizer, "gradient_accumulation_steps", None))
             and own.issuperset(map(id, internals.accumulators([optimizer])))
         ]

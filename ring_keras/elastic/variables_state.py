@@ -7,7 +7,9 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.elastic.object_state import ObjectState
+from ring_keras.elastic.pending_sums import PendingSums
 from ring_keras.elastic.state import HostsUpdatedInterrupt
+from ring_keras.lifecycle.elastic_launcher import is_late
 from ring_keras.ops.broadcast_variables import broadcast_variables
 from ring_keras.ops.shards import refuse_shards
 from ring_keras.optimizers.common_variables import (
@@ -123,6 +125,8 @@ class KerasState(TensorFlowState):
                     f"'{one.name}' is not. Call its build(variables) before."
                 )
         self._parts = KeptParts(self._optimizers)
+        self._sums = PendingSums(self._optimizers)
+        self._is_new = is_late()
         self._has_begun = False
         super().__init__(self._common_variables(), **values)
         self._has_begun = True
@@ -135,6 +139,20 @@ class KerasState(TensorFlowState):
         if self._has_begun:
             self._parts.commit()
         super().save()
+        self._sums.save()
+
+    def restore(self) -> None:
+        """Returns to the last copy."""
+        super().restore()
+        self._sums.restore()
+
+    def sync(self) -> None:
+        """Gives every rank the state of the rank with the most commits; a collective.
+
+        See `State.sync`.
+        """
+        super().sync()
+        self._is_new = False
 
     def check_host_updates(self) -> None:
         """Lets new ranks join; a collective.
@@ -193,15 +211,12 @@ class KerasState(TensorFlowState):
         """Takes variables and values of that rank; a collective.
 
         Gradients that are accumulated for an update are each rank's own: a rank keeps
-        them if it has taken the same steps, and begins with none otherwise.
+        them if it has taken the same steps, and begins with none otherwise. Then the
+        mean of the update is that of the others'.
         """
         self._follow_ranks()
-        before = self._steps()
+        sums = self._sums.gather(is_new=self._is_new)
         super().take_from(source)
         self._parts.divide()
         self._parts.require_one_state()
-        if self._steps() != before:
-            internals.clear_accumulators(own_accumulators(self._optimizers))
-
-    def _steps(self) -> list[int]:
-        return [internals.steps_done(optimizer) for optimizer in self._optimizers]
+        self._sums.go_on(sums, source)

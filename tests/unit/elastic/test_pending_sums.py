@@ -27,7 +27,7 @@ class FirstOf:
         )
         self.model.compile(self.optimizer, "mse")
         self.optimizer.build(self.model.trainable_variables)
-        self.sums = pending_sums.PendingSums(self.model)
+        self.sums = pending_sums.PendingSums([self.optimizer])
 
     def has_taken(self, steps: int) -> None:
         internals.iterations(self.optimizer).assign(steps)
