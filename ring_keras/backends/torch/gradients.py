@@ -34,6 +34,8 @@ class TorchReducer(Reducer):
         early, self.early = self.early, None
         if early is not None:
             early.require_as_begun(gradients, variables)
+            if not early.expects(variables):
+                early.take_all(variables)
         tensors = [
             _reducible(gradient, variable)
             for gradient, variable in zip(gradients, variables, strict=True)

@@ -55,16 +55,18 @@ class BackwardOverlap:
         if reducer is None:
             yield
             return
-        reducer.reduced = None
+        reducer.reduced = early = None
         if self._expected is None:
             self._watch()
-        elif not self._has_other_hooks(self._expected):
+        else:
             tensors = [variable.value for variable in self._expected]
             reduction = reducer.reduction(tensors, self._expected, current_step())
-            self._early = reducer.early = EarlyReduction(reduction, self._expected)
+            early = reducer.early = EarlyReduction(reduction, self._expected)
+            if not self._has_other_hooks(self._expected):
+                self._early = early
         try:
             yield
-            self._learn(reducer.reduced)
+            self._learn(reducer.reduced, early)
         finally:
             self._early = reducer.early = self._seen = None
 
@@ -125,10 +127,12 @@ class BackwardOverlap:
         elif self._early is not None and key in self._places:
             self._early.take(self._places[key])
 
-    def _learn(self, reduced: Sequence[Any] | None) -> None:
+    def _learn(
+        self, reduced: Sequence[Any] | None, early: EarlyReduction | None
+    ) -> None:
         """A step is over, in which their own gradients were reduced, if in any."""
         if self._seen is None:
-            if reduced is None or (self._early and not self._early.expects(reduced)):
+            if reduced is None or (early and not early.expects(reduced)):
                 self._expected = None
         elif reduced is None or any(self._seen[id(one)] != 1 for one in reduced):
             self._is_off = True

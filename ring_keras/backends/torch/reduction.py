@@ -157,6 +157,18 @@ class EarlyReduction:
             self._as_begun |= {place: _as_is(one) for place, one in places}
             reduction.begin_next(gradients)
 
+    def take_all(self, variables: Sequence[Any]) -> None:
+        """Backward is over, and has made the gradients of these.
+
+        Where hooks of the program's own change them none has begun yet. Those begin now
+        that have on the other ranks, which may have no such hooks.
+        """
+        made = set(map(id, variables))
+        for place, variable in enumerate(self._variables):
+            bucket = self._bucket_at[place]
+            if id(variable) in made and bucket >= self.reduction.begun():
+                self.take(place)
+
     def require_as_begun(
         self, gradients: Sequence[torch.Tensor], variables: Sequence[Any]
     ) -> None:

@@ -114,9 +114,7 @@ def test_a_gradient_is_all_ranks_before_backward_is_over():
     assert ranks(early_worker, 2) == [[1, 2, 2], [3, 2, 2]]
 
 
-def skipping_worker(on_all):
-    """A layer that some steps leave out, on all ranks or on the last one alone."""
-    ring = begin()
+def skipping_fit(ring, on_all, hook=lambda model: None):
     import keras
 
     class Skips(keras.layers.Layer):
@@ -139,11 +137,17 @@ def skipping_worker(on_all):
     keras.utils.set_random_seed(2)
     layer = Skips()
     model = model_of(ring, keras, more=[layer])
+    hook(model)
     data = part_of(ring.rank(), ring.size())
     try:
         return fit(model, data, ring.size(), epochs=2, callbacks=[Decides()])
     except ring.RingKerasError as error:
         return str(error)
+
+
+def skipping_worker(on_all):
+    """A layer that some steps leave out, on all ranks or on the last one alone."""
+    return skipping_fit(begin(), on_all)
 
 
 def test_steps_may_leave_layers_out():
@@ -223,6 +227,22 @@ def test_a_hook_of_the_programs_own_changes_gradients_before_they_travel():
         assert loss == loss_after
         for one, other in zip(weights, weights_after, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def skipping_and_hooked_worker():
+    """The same as without hooks, which the last rank alone has."""
+    ring = begin()
+
+    def hook(model):
+        if ring.rank() == 1:
+            for variable in model.trainable_variables:
+                variable.value.register_post_accumulate_grad_hook(lambda _: None)
+
+    return skipping_fit(ring, True, hook)
+
+
+def test_steps_may_leave_layers_out_where_one_rank_has_hooks():
+    assert_as_one_process(skipping_and_hooked_worker)
 
 
 def scaled_worker():
