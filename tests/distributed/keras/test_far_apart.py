@@ -281,11 +281,11 @@ def test_checks_of_equal_weights_know_of_it(rank_pool, options):
     assert checked.run(checked_worker, args=(options,)) == [True, True]
 
 
-def joined_worker(jit_compile, counts=(7, 5), apart="ranks"):
+def joined_worker(jit_compile, counts=(7, 5), apart="ranks", inner="adam", epochs=1):
     """Ranks whose data end within a window."""
     ring.init()
     model = training.build(1)
-    optimizer = ring.DiLoCo(keras.optimizers.Adam(0.01), sync_every=4, apart=apart)
+    optimizer = ring.DiLoCo(INNER[inner](), sync_every=4, apart=apart)
     model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
     batches = batches_of(ring.rank(), ring.size(), 8)[: counts[ring.rank()]]
     data = tf.data.Dataset.from_generator(
@@ -295,8 +295,23 @@ def joined_worker(jit_compile, counts=(7, 5), apart="ranks"):
             tf.TensorSpec((None, 1), tf.float32),
         ),
     )
-    model.fit(ring.data.join(data), verbose=0, shuffle=False)
+    model.fit(ring.data.join(data), epochs=epochs, verbose=0, shuffle=False)
     return model.get_weights()
+
+
+@pytest.mark.slow
+def test_gradients_that_a_rank_has_added_up_stay_with_it(rank_pool):
+    """Of a rank whose data end between two updates: for its first one after that."""
+    worker = functools.partial(joined_worker, inner="accumulation", epochs=2)
+    first, second = rank_pool(2).run(worker, args=(False,))
+
+    assert training.as_bytes(first) == training.as_bytes(second)
+    reference = Reference(2, "accumulation", "diloco", 8)
+    for _ in range(2):
+        reference.loop(0, 5)
+        reference.alone(0, 5, 7)
+        reference.meet()
+    assert training.largest_difference(first, reference.common) < 1e-6
 
 
 @pytest.mark.slow
