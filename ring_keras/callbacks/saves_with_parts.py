@@ -10,6 +10,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.sharded_files import failed_save_told
+from ring_keras.training.calls_under_way import require_all_there
 from ring_keras.training.told_errors import is_known, note_told
 from ring_keras.values.objects import broadcast_object
 from ring_keras.values.outcomes import gather_outcomes
@@ -70,14 +71,22 @@ def save_if_due(
         Why that rank could not decide, of which the others know nothing.
 
     Raises:
-        RankMismatchError: On all ranks, if that rank cannot write.
+        RankMismatchError: On all ranks, if that rank cannot write; on the others, if it
+            has left its `fit` before it could tell.
     """
-    tell = functools.partial(
-        broadcast_object,
-        root_rank=root_rank,
-        name="saves_with_parts/due",
-        process_set=process_set,
-    )
+
+    def tell(is_due: bool | None) -> bool:
+        # One that leaves its `fit` while it decides, as by Ctrl-C, is not waited for.
+        require_all_there(process_set)
+        return bool(
+            broadcast_object(
+                is_due,
+                root_rank=root_rank,
+                name="saves_with_parts/due",
+                process_set=process_set,
+            )
+        )
+
     if process_set.rank() != process_set.position_of(root_rank):
         while tell(None):
             save_with_parts(model, process_set, None)

@@ -145,3 +145,28 @@ def differing_worker() -> None:
 
 def test_ranks_that_would_not_swap_together_are_told(rank_pool: Any) -> None:
     rank_pool(2).run(differing_worker, timeout_s=60)
+
+
+def alone_worker() -> str:
+    model = build(1)
+    optimizer = ring.DistributedOptimizer(MAKERS["clipnorm"](), shard_state=True)
+    training.compile_model(model, optimizer)
+    training.fit(model, ring.data.shard(training.dataset(16)), training.BATCH)
+    before = [weight.tobytes() for weight in model.get_weights()]
+    caught = ""
+    if ring.rank() == 0:
+        x, y = training.arrays()
+        callbacks = [keras.callbacks.SwapEMAWeights()]
+        with pytest.raises(ring.CollectiveTimeoutError, match=r"\[RK684\]") as error:
+            model.evaluate(x[:8], y[:8], callbacks=callbacks, verbose=0)
+        caught = str(error.value)
+    assert before == [weight.tobytes() for weight in model.get_weights()]
+    return caught
+
+
+@pytest.mark.slow
+def test_one_rank_alone_is_told_that_all_swap(rank_pool: Any) -> None:
+    pool = rank_pool(2, env={"RING_KERAS_COLLECTIVE_TIMEOUT_S": "15"})
+    first, _ = pool.run(alone_worker)
+
+    assert "on every rank, without `if ring.rank() == 0:`" in first

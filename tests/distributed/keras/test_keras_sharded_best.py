@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,37 @@ def test_the_best_model_has_the_whole_state(
     rank_pool: Any, tmp_path: Path, size: int, name: str, sign: int
 ) -> None:
     rank_pool(size).run(compare_worker, args=(name, str(tmp_path), sign), timeout_s=240)
+
+
+def interrupted_worker(path: str) -> str:
+    callback = best(path, True)
+
+    def interrupts(current: float, best: float) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return current < best
+
+    # Only the rank that decides asks, once there is another epoch.
+    callback.monitor_op = interrupts
+    try:
+        train("adam", True, callback)
+        caught = ""
+    except (KeyboardInterrupt, ring.RankMismatchError) as error:
+        caught = f"{type(error).__name__} {error}"
+    # Both go on together.
+    train("adam", True, best(path, True), epochs=1)
+    return caught
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_a_rank_that_is_interrupted(
+    rank_pool: Any, tmp_path: Path
+) -> None:
+    pool = rank_pool(2, env={"RING_KERAS_COLLECTIVE_TIMEOUT_S": "60"})
+    first, second = pool.run(interrupted_worker, args=(str(tmp_path),))
+
+    assert first == "KeyboardInterrupt "
+    assert "RankMismatchError [RK310]" in second
+    assert "rank 0 cannot take part: its fit() raised KeyboardInterrupt" in second
 
 
 def set_worker(path: str) -> list[bytes]:
