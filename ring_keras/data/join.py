@@ -7,7 +7,7 @@ import tensorflow as tf
 from ring_keras.data.endless import INFINITE, require_all_or_none_infinite
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
-from ring_keras.training.parts import note_joined
+from ring_keras.training.parts import note_extended, note_joined
 from ring_keras.training.uneven_batches import note_empty_batches
 from ring_keras.values.outcomes import gather_outcomes
 from ring_keras.values.reduce_op import ReduceOp
@@ -67,9 +67,12 @@ def join(
     if min(counts) >= 0:
         missing = max(counts) - counts[process_set.rank()]
         # On ranks that have all theirs too: the batches' spec is the same then.
-        return dataset.concatenate(endless.take(missing))
+        extended = dataset.concatenate(endless.take(missing))
+        note_extended(extended)
+        return extended
     joined = _until_all_have_ended(dataset, endless, process_set)
     note_joined(joined)
+    note_extended(joined)
     return joined
 
 

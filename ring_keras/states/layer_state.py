@@ -18,8 +18,20 @@ from ring_keras.values.reduce_op import ReduceOp
 __all__ = ["agree_on_state", "warn_of_averages"]
 
 
+# Why ranks may differ though all variables follow from the number of steps alone.
+_OF_JOINED_DATA = (
+    " These data are joined (ring_keras.data.join): a rank whose data have ended takes "
+    "part in steps of the others that change no state of its layers, so what counts "
+    "steps is another number there."
+)
+
+
 def agree_on_state(
-    variables: Sequence[Any], digests: np.ndarray[Any, Any], process_set: ProcessSet
+    variables: Sequence[Any],
+    digests: np.ndarray[Any, Any],
+    process_set: ProcessSet,
+    *,
+    is_joined: bool,
 ) -> list[str]:
     """Gives all ranks one value of each variable that differs; collective then.
 
@@ -31,6 +43,7 @@ def agree_on_state(
         variables: State of layers, in the same order on every rank.
         digests: Those of `all_digests`, a column for each of them.
         process_set: The ranks that train together.
+        is_joined: Whether they train on data of `ring_keras.data.join`.
 
     Returns:
         Names of the variables that were averaged without having said so.
@@ -53,6 +66,7 @@ def agree_on_state(
                 + _no_common_value(
                     variable, aggregation, digests[:, column], process_set
                 )
+                + (_OF_JOINED_DATA if is_joined else "")
             )
         else:
             averaged.append(variable)
@@ -65,16 +79,17 @@ def agree_on_state(
     return unsaid
 
 
-def warn_of_averages(names: Sequence[str]) -> None:
-    """Says that state is averaged, and how to choose."""
+def warn_of_averages(names: Sequence[str], *, is_joined: bool) -> None:
+    """Says that state is averaged, and how to choose; see `agree_on_state`."""
     logging.warning(
         "ring_keras: [RK650] "
         "steps change %s on each rank by that rank's data. They are "
         "averaged over the ranks at the end of every epoch. If that is right, say so "
         "with add_weight(aggregation='mean'); 'only_first_replica' takes the first "
         "rank's, BroadcastGlobalVariables(local_variables=...) leaves each rank its "
-        "own.",
+        "own.%s",
         ", ".join(f"'{name}'" for name in names),
+        _OF_JOINED_DATA if is_joined else "",
     )
 
 

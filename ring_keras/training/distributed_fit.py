@@ -43,7 +43,11 @@ from ring_keras.training.distributed_models import (
 from ring_keras.training.epoch_agreement import EpochAgreement
 from ring_keras.training.noted_saves import noted_saves
 from ring_keras.training.own_pace import OwnPace, takes_own_pace
-from ring_keras.training.parts import is_joined, warn_of_parts_of_others
+from ring_keras.training.parts import (
+    is_extended,
+    is_joined,
+    warn_of_parts_of_others,
+)
 from ring_keras.training.saved_place import SavedPlace
 from ring_keras.training.sections import OthersWait, Sections
 from ring_keras.training.weight_check import WeightCheck
@@ -138,6 +142,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._done_executions = 0
         self._said: set[str] = set()
         self._orders = DataOrders()
+        self._is_joined = False
         self._end_of_noting: Callable[[], Any] = lambda: None
 
     @staticmethod
@@ -253,6 +258,7 @@ class DistributedFit(keras.callbacks.Callback):
         self._said.clear()
         run = calls.calling_run(self.model)
         self._orders = DataOrders(run)
+        self._is_joined = run is not None and is_extended(run.data)
         # Before the ranks meet: it may ask the user's own data.
         batch_count = None if run is None else _length(run)
         tasks = self.take_tasks(Moment.ALL_HAVE_BEGUN)
@@ -493,11 +499,13 @@ class DistributedFit(keras.callbacks.Callback):
         if not compared:
             return
         digests = all_digests(compared, "fit/weights", process_set)
-        averaged = agree_on_state(state, digests[:, : len(state)], process_set)
+        averaged = agree_on_state(
+            state, digests[:, : len(state)], process_set, is_joined=self._is_joined
+        )
         new = [name for name in averaged if name not in self._said]
         self._said.update(new)
         if new and process_set.rank() == 0:
-            warn_of_averages(new)
+            warn_of_averages(new, is_joined=self._is_joined)
         if when:
             optimizers = internals.optimizers_of(self.model)
             require_equal(

@@ -14,8 +14,10 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.training.lone_updates import expect_averages
 
 __all__ = [
+    "is_extended",
     "is_joined",
     "is_part",
+    "note_extended",
     "note_joined",
     "note_part",
     "warn_of_parts_of_others",
@@ -28,6 +30,7 @@ _parts: PerJob[defaultdict[tuple[int, ...], _ById]] = PerJob(
     lambda: defaultdict(weakref.WeakValueDictionary)
 )
 _joined: PerJob[_ById] = PerJob(weakref.WeakValueDictionary)
+_extended: PerJob[_ById] = PerJob(weakref.WeakValueDictionary)
 
 
 def note_part(data: Any, process_set: ProcessSet) -> None:
@@ -99,6 +102,17 @@ def is_joined(data: Any) -> bool:
     """Whether data are, or are made from, what `note_joined` was given in this job."""
     joined = _joined.of(current_job())
     return any(joined.get(id(one)) is one for one in internals.upstream(data))
+
+
+def note_extended(data: tf.data.Dataset) -> None:
+    """These have empty batches where this rank's have ended before those of others."""
+    _extended.of(current_job())[id(data)] = data
+
+
+def is_extended(data: Any) -> bool:
+    """The same as `is_joined`, of `note_extended`."""
+    extended = _extended.of(current_job())
+    return any(extended.get(id(one)) is one for one in internals.upstream(data))
 
 
 def _expect_its_own_order() -> None:

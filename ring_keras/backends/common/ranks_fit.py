@@ -530,10 +530,13 @@ class RanksFit(keras.callbacks.Callback):
         if not state and not trained:
             return
         digests = all_digests([*state, *trained], "fit/weights", self._process_set)
-        averaged = agree_on_state(state, digests[:, : len(state)], self._process_set)
+        is_joined = self._joined is not None
+        averaged = agree_on_state(
+            state, digests[:, : len(state)], self._process_set, is_joined=is_joined
+        )
         new = [name for name in averaged if name not in self._said]
         self._said.update(new)
         if new and self._process_set.rank() == 0:
-            warn_of_averages(new)
+            warn_of_averages(new, is_joined=is_joined)
         if when:
             require_equal(trained, digests[:, len(state) :], when, self._process_set)
