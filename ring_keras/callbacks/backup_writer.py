@@ -76,10 +76,23 @@ class BackupWriter:
 
         Returns:
             For how many steps it was trained; None if there is no backup.
+
+        Raises:
+            ValueError: If it is one of `Elastic`: with its ranks the number of steps in
+                an epoch changes, so that nobody would know which data are done.
         """
         self._write.forget()
         wait_for_all_writes()
         noted = self._files.restore(model, steps)
+        if noted is not None and "items" in noted:
+            raise ValueError(
+                "[RK685] "
+                "ring_keras.callbacks.Preemption: the backup is one of Elastic, made "
+                f"after {noted['items']} items of epoch {noted['epoch']} (the first is "
+                "0), and its steps do not say how much of the data that is. Continue "
+                "with Elastic and the same backup_dir, or give Preemption a directory "
+                "of its own."
+            )
         return None if noted is None else int(noted["steps"])
 
     def clear(self) -> None:

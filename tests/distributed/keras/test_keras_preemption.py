@@ -13,6 +13,8 @@ from support.processes import wait_until
 from support.run_ranks import run_ranks
 
 import ring_keras as ring
+from ring_keras import keras_internals as internals
+from ring_keras.callbacks.backup_files import BackupFiles, unfiled_values
 
 
 def signal_worker(directory, ranks, number):
@@ -256,6 +258,28 @@ def test_what_cannot_be_restored_is_an_error_of_all(rank_pool, tmp_path):
     assert first[0] == "ValueError"
     assert second[0] == "RingKerasError"
     assert "rank 0 cannot restore its backup" in second[1]
+
+
+def backup_of_elastic_worker(directory):
+    if ring.rank() == 0:
+        model = training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
+        model.optimizer.build(model.trainable_variables)
+        place = {"size": 2, "epoch": 1, "items": 20, "executions": 3}
+        place |= unfiled_values(model)
+        BackupFiles(directory).save(internals.weights_file(model), 11, place)
+    ring.barrier(name="saved")
+    with pytest.raises((ValueError, ring.RingKerasError)) as caught:
+        train(directory)
+    return str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_backup_of_elastic_is_no_place_in_the_data(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(backup_of_elastic_worker, args=(str(tmp_path),))
+
+    assert "[RK685]" in first
+    assert "after 20 items of epoch 1 (the first is 0)" in first
+    assert "rank 0 cannot restore its backup" in second
 
 
 def unbuilt_worker(directory):
