@@ -27,8 +27,9 @@ class Resume(keras.callbacks.Callback):
 
     It takes the position from the optimizer's step count, so every way to restore model
     and optimizer works: `BackupAndRestore(save_freq=100)`, a `ModelCheckpoint` and
-    `load_model`, a `tf.train.Checkpoint`. The order of an epoch's data is that of the
-    interrupted run:
+    `load_model`, a `tf.train.Checkpoint`. One of `ring_keras.callbacks.Checkpoint` says
+    itself in which step of which epoch it was made. The order of an epoch's data is
+    that of the interrupted run:
 
     ```python
     resume = ring.data.Resume()
