@@ -33,9 +33,9 @@ class TorchReducer(Reducer):
     ) -> list[torch.Tensor]:
         early, self.early = self.early, None
         if early is not None:
-            early.require_as_begun(gradients, variables)
             if not early.expects(variables):
                 early.take_all(variables)
+            early.require_as_begun(gradients, variables)
         tensors = [
             _reducible(gradient, variable)
             for gradient, variable in zip(gradients, variables, strict=True)
