@@ -56,3 +56,33 @@ def test_a_rank_without_data_counts_for_nothing(name, alone, everyone):
         assert got_history.keys() == history.keys()
         for key in () if name in REPORTED_OTHERWISE else history:
             np.testing.assert_allclose(got_history[key], history[key], rtol=1e-5)
+
+
+def counting_worker():
+    """A layer that counts its steps, of which rank 0 has one and rank 1 has two."""
+    ring = begin()
+    import keras
+
+    class CountsSteps(keras.layers.Layer):
+        def build(self, shape):
+            self.count = self.add_weight(
+                shape=(), dtype="int32", initializer="zeros", trainable=False
+            )
+
+        def call(self, x):
+            self.count.assign_add(1)
+            return x
+
+    model = keras.Sequential([keras.Input((3,)), CountsSteps(), keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss="mse")
+    rows = 4 * (1 + ring.rank())
+    x, y = np.ones((rows, 3), np.float32), np.ones((rows, 1), np.float32)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        model.fit(*ring.data.join((x, y)), batch_size=4, verbose=0)
+    return str(caught.value)
+
+
+def test_what_counts_steps_differs_because_data_are_joined():
+    for said in ranks(counting_worker, 2):
+        assert "[RK325]" in said
+        assert "These data are joined (ring_keras.data.join)" in said
