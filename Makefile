@@ -30,7 +30,7 @@
 #   make soak-slurm  train for SOAK_MINUTES in a Slurm of its own, in which something
 #                    happens each minute, with checkpoints in a local S3
 #   make versions  build for, and pass the core tests with, each of TENSORFLOWS and KERASES
-#   make nightly   the core tests with last night's Keras, and TensorFlow if there is one
+#   make nightly   the core tests with last night's Keras, on its three back ends, and TensorFlow if there is one
 #   make wheel     into dist/, with an op library for each of TENSORFLOWS
 #   make release TAG=v0.2.0  the files of a release, built from its tag and checked; needs
 #                  what docs/releasing.md lists. RELEASE_ARGS="--twice --try" checks more
@@ -307,10 +307,16 @@ versions: $(INSTALLED) $(VERSIONS_READY) $(KERASES_READY)
 
 # TensorFlow is not built every night for every Python.
 nightly: $(TEST_READY) build
-	rm -rf $(KERASES_DIR)/nightly $(VERSIONS_DIR)/nightly
+	rm -rf $(KERASES_DIR)/nightly $(VERSIONS_DIR)/nightly $(ENGINES_DIR)/nightly
 	@$(MAKE) --no-print-directory $(KERASES_DIR)/nightly/ready
 	$(call say,Core tests with last night's Keras)
 	$(call CORE_PYTEST,$(KERASES_DIR)/nightly)
+	set -e; for engine in torch jax; do \
+	  $(MAKE) --no-print-directory $(ENGINES_DIR)/nightly/$$engine/ready; \
+	  if test $$engine = jax; then $(MAKE) --no-print-directory build-for-jax; fi; \
+	  KERAS_BACKEND=$$engine $(ENGINES_DIR)/nightly/$$engine/bin/python -m pytest \
+	    -m "engines and not slow" tests/engines/back_ends tests/engines/$$engine/test_keras.py $(PYTEST_ARGS); \
+	done
 	if $(MAKE) --no-print-directory $(VERSIONS_DIR)/nightly/ready; then set -e; \
 	  $(MAKE) --no-print-directory versions TENSORFLOWS=nightly KERASES=; \
 	else printf '\n== There is no tf-nightly for this Python\n'; fi
@@ -348,27 +354,33 @@ $(RELEASE_VENV)/ready: $(RELEASE_REQUIREMENTS)
 	$(RELEASE_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
 	touch $@
 
-# An environment that sees what VENV has, and pip leaves that as it is.
-define seeing_venv
+# An environment that sees what that of a Python has, and pip leaves that as it is.
+define seeing
 	$(BIN)/python -m venv $(@D)
-	site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	site=$$($(1) -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
 	  echo "import site; site.addsitedir('$$site')" \
 	  >$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
 endef
 
 $(KERASES_DIR)/%/ready: pyproject.toml $(TEST_READY)
 	$(call say,Keras $* in $(@D))
-	$(seeing_venv)
+	$(call seeing,$(BIN)/python)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps \
 	  $(if $(filter nightly,$*),keras-nightly,"keras==$*.*")
 	touch $@
 
 $(ENGINES_DIR)/%/ready: pyproject.toml $(TEST_READY)
 	$(call say,Test tools for $* in $(@D))
-	$(seeing_venv)
+	$(call seeing,$(BIN)/python)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet \
 	  $$($(BIN)/python build_support/requirements.py test-$*)
 	if test $* = hub; then $(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps keras-hub; fi
+	touch $@
+
+$(ENGINES_DIR)/nightly/%/ready: $(ENGINES_DIR)/%/ready
+	$(call say,Last night's Keras for $* in $(@D))
+	$(call seeing,$(ENGINES_DIR)/$*/bin/python)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps keras-nightly
 	touch $@
 
 # Half of the time pip only reads and writes; a core that was compiled before stays.

@@ -119,6 +119,8 @@ from .optimizers import training_optimizers as training_optimizers
 from .optimizers import unfiled_state as unfiled_state
 from .optimizers import untrack_state as untrack_state
 from .optimizers import velocities as velocities
+from .own_ddp import is_in_own_ddp as is_in_own_ddp
+from .own_ddp import leave_own_ddp_out as leave_own_ddp_out
 from .private_names import owner_of as owner_of
 from .private_names import private as private
 from .private_names import require_names_of_back_end as require_names_of_back_end

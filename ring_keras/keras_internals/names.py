@@ -24,6 +24,7 @@ __all__ = [
     "COLUMN_MEANS",
     "CONSUMER_INDEX",
     "DATA",
+    "DDP_MODEL",
     "DIRECTED_DATASET",
     "DRAWING_DATASETS",
     "EPOCH_BATCH_COUNT",
@@ -34,6 +35,7 @@ __all__ = [
     "FUNCTIONS_OF_DATASET",
     "GRADIENT_ACCUMULATOR",
     "GRAPH_IS_MISSING",
+    "INITIALIZE_DDP",
     "INITIAL_EPOCH",
     "IN_ORDER",
     "IS_PROFILING",
@@ -292,6 +294,9 @@ WRITERS_BEFORE = "_prev_summary_state"
 METRICS_RESULT = "_get_metrics_result_or_logs"
 MOMENTS = "_moments"
 MASK = "_keras_mask"
+# Of Keras 3.16 and newer.
+INITIALIZE_DDP = "_initialize_ddp"
+DDP_MODEL = "ddp_model"
 
 SHUFFLE_DATASET = "_ShuffleDataset"
 SHUFFLE_AND_REPEAT_DATASET = "_ShuffleAndRepeatDataset"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +14,30 @@ import pytest
 from support.engine_only import WITHOUT_TENSORFLOW
 from support.run_ranks import run_ranks
 
-__all__ = ["BACK_END", "begin", "needs_back_end", "on_back_end", "ranks"]
+__all__ = [
+    "BACK_END",
+    "HAS_EXECUTIONS",
+    "begin",
+    "needs_back_end",
+    "on_back_end",
+    "ranks",
+]
 
 BACK_END = os.environ.get("KERAS_BACKEND", "")
 """Of the tests in tests/engines/back_ends."""
+
+
+def _keras() -> tuple[int, ...]:
+    """The release, as in (3, 15); nothing is imported for it."""
+    found = importlib.util.find_spec("keras")
+    for folder in (found and found.submodule_search_locations) or ():
+        text = (Path(folder) / "src" / "version.py").read_text()
+        return tuple(map(int, re.findall(r"\d+", text)[:2]))
+    return ()
+
+
+HAS_EXECUTIONS = BACK_END == "jax" or _keras() >= (3, 16)
+"""Whether Keras takes several steps at once: on torch from 3.16 on."""
 
 
 def needs_back_end() -> None:

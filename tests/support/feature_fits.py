@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from support.back_ends import BACK_END, on_back_end
+from support.back_ends import BACK_END, HAS_EXECUTIONS, on_back_end
 
 __all__ = ["FEATURES", "custom_class", "data_of", "network", "trained"]
 
@@ -114,13 +114,6 @@ FEATURES |= on_back_end(
         "loader": {"loader": True},
     },
     jax={
-        "steps_per_execution": {"steps_per_execution": 2},
-        "accumulation_in_executions": {
-            "steps_per_execution": 3,
-            "gradient_accumulation_steps": 2,
-            "rows": 37,
-            "remainder": "keep",
-        },
         "weighted_accumulation": {
             "sample_weight": True,
             "reduction": "mean_with_sample_weight",
@@ -128,6 +121,17 @@ FEATURES |= on_back_end(
         },
     },
 )
+
+if HAS_EXECUTIONS:
+    FEATURES |= {
+        "steps_per_execution": {"steps_per_execution": 2},
+        "accumulation_in_executions": {
+            "steps_per_execution": 3,
+            "gradient_accumulation_steps": 2,
+            "rows": 37,
+            "remainder": "keep",
+        },
+    }
 
 
 def _custom_of_jax(keras: Any) -> type[Any]:

@@ -176,6 +176,12 @@ class RanksFit(keras.callbacks.Callback):
                 "[RK660] RING_KERAS_CHECK_REDUCTIONS=1 is not there yet with Keras's "
                 f"back end {backend}. Unset it, or set KERAS_BACKEND=tensorflow."
             )
+        if keras.distribution.distribution() is not None:
+            raise RingKerasError(
+                "[RK660] keras.distribution is set, which divides a model or its data "
+                f"among the devices of {backend}. With ring_keras each rank has one: "
+                "unset it."
+            )
         for variable in self._trained.weights:
             if internals.overwrites_with_gradient(variable):
                 raise RingKerasError(

@@ -66,11 +66,6 @@ class JaxFit(RanksFit):
                 "KERAS_NNX_ENABLED."
             )
         _require_values(self._trained)
-        if keras.distribution.distribution() is not None:
-            raise RingKerasError(
-                "[RK660] keras.distribution is set, which divides a model among the "
-                "devices of JAX. With ring_keras each rank has one: unset it."
-            )
 
     def bring_values(self) -> None:
         """Within an epoch `fit` has taken the values of variables."""

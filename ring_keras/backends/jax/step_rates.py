@@ -11,10 +11,9 @@ import keras
 import numpy as np
 
 from ring_keras import keras_internals as internals
+from ring_keras.backends.common.rates_under_way import rates_under_way
 from ring_keras.backends.jax.ranks_fit import JaxFit
-from ring_keras.callbacks.learning_rate_rule import LearningRateRule
 from ring_keras.callbacks.step_rates import StepRates
-from ring_keras.keras_internals import calls
 
 __all__ = ["JaxRates"]
 
@@ -110,14 +109,7 @@ class _RatedSteps:
         """The logs and the state after an execution, one step after the other."""
         model = self._model()
         assert model is not None  # It has this.
-        run = calls.calling_run(model)
-        # A `fit` that has failed may have left this behind.
-        rules = [] if run is None else run.callbacks.callbacks
-        rates = [
-            rule.rates
-            for rule in rules
-            if isinstance(rule, LearningRateRule) and isinstance(rule.rates, JaxRates)
-        ]
+        rates = rates_under_way(model, JaxRates)
         if not rates:
             result: tuple[Any, Any] = self.of_keras(state, iterator)
             return result

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import keras
 import torch
 
+from ring_keras import keras_internals as internals
 from ring_keras.backends.common.framework import Framework
+from ring_keras.backends.common.hook import hooks_of
 from ring_keras.backends.torch.hook import TorchHook
 from ring_keras.backends.torch.ranks_fit import TorchFit
-from ring_keras.callbacks.step_rates import StepRates
+from ring_keras.backends.torch.step_rates import TorchRates
 from ring_keras.config import threads_of_rank
 
 __all__ = ["FRAMEWORK"]
@@ -20,4 +23,13 @@ def _divide_cores() -> None:
         torch.set_num_threads(min(threads, torch.get_num_threads()))
 
 
-FRAMEWORK = Framework(TorchHook, TorchFit, StepRates, _divide_cores)
+def _is_distributed(model: keras.Model) -> bool:
+    return bool(hooks_of(model))
+
+
+def _prepare() -> None:
+    _divide_cores()
+    internals.leave_own_ddp_out(_is_distributed)
+
+
+FRAMEWORK = Framework(TorchHook, TorchFit, TorchRates, _prepare)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -20,11 +21,15 @@ from ring_keras.backends.torch.buffers import (
     take_first_ranks_buffers,
 )
 from ring_keras.backends.torch.overlap import BackwardOverlap
+from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.states.own_state import own_state
 
 __all__ = ["TorchFit"]
+
+# What an execution has in place of a batch that there is not.
+_NO_BATCH = object()
 
 
 class TorchFit(RanksFit):
@@ -66,6 +71,18 @@ class TorchFit(RanksFit):
             finally:
                 model.train_function = train_function
 
+    def refuse_what_is_not_there(self) -> None:
+        """Also a model that Keras itself has made one of all ranks."""
+        super().refuse_what_is_not_there()
+        if internals.is_in_own_ddp(self._trained):
+            raise RingKerasError(
+                f"[RK162] Keras has wrapped model '{self._trained.name}' in torch's "
+                "DistributedDataParallel already, before its optimizer was "
+                "distributed: gradients would be averaged twice. Call "
+                "ring_keras.DistributedOptimizer before the model's first fit(), "
+                "evaluate() or predict()."
+            )
+
     def take_modules_state(self) -> None:
         """Buffers, and from what this rank's modules draw."""
         take_first_ranks_buffers(self._trained, self._process_set, root=self._root)
@@ -75,22 +92,39 @@ class TorchFit(RanksFit):
         """Buffers."""
         average_buffers(self._trained, self._process_set)
 
-    def _step(self, data: Any) -> Any:
-        """The logs of a step."""
+    def _next_batches(self, batches: Iterator[Any]) -> Iterator[Any] | None:
+        """Keras takes as many as an execution may have, before callbacks hear of it.
+
+        If there were fewer, it would tell the data that the epoch has ended.
+        """
+        found = super()._next_batches(batches)
+        for batch in found or ():
+            return itertools.chain([batch], found or (), itertools.repeat(_NO_BATCH))
+        return found
+
+    def _step(self, data: Sequence[Any]) -> Any:
+        """The logs of an execution; before Keras 3.16 it is one step."""
+        batches = iter([batch for batch in data if batch is not _NO_BATCH])
+        for number in range(self._trained.steps_per_execution):
+            batch = self._later_batch(batches) if number else next(batches)
+            if batch is None:
+                break
+            self._one_step(batch)
+        return self._logs
+
+    def _one_step(self, batch: Any) -> None:
         assert self._train_function is not None
-        batch = data[0]
         if isinstance(batch, StandIn):
             batch = batch.batch
             with step_of(self._trained, batch, counts=False), _undone(self._trained):
                 self._train_function([batch])
-            return self._logs
+            return
         with (
             step_of(self._trained, batch),
             self._numbers_of_modules(),
             self._overlap.step(),
         ):
-            self._logs = self._train_function(data)
-        return self._logs
+            self._logs = self._train_function([batch])
 
     @contextlib.contextmanager
     def _numbers_of_modules(self) -> Iterator[None]:

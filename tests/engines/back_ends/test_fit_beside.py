@@ -15,7 +15,7 @@ from engines.back_ends.test_fit_failures import (
     ring_rank,
     state_of,
 )
-from support.back_ends import BACK_END, begin, needs_back_end, on_back_end, ranks
+from support.back_ends import BACK_END, HAS_EXECUTIONS, begin, needs_back_end, ranks
 from support.variants import variants
 
 needs_back_end()
@@ -144,7 +144,7 @@ def stopping_worker(own, steps, given, stops):
         [(True, "generator"), (False, "arrays")],
     ),
 )
-@pytest.mark.parametrize("steps", on_back_end(torch=[1], jax=[1, 2]))
+@pytest.mark.parametrize("steps", [1, 2] if HAS_EXECUTIONS else [1])
 def test_callbacks_hear_of_the_same_batches_and_train_where_a_rank_stops(
     own, given, steps
 ):

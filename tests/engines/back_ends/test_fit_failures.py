@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.back_ends import BACK_END, begin, needs_back_end, on_back_end, ranks
+from support.back_ends import BACK_END, HAS_EXECUTIONS, begin, needs_back_end, ranks
 
 needs_back_end()
 
@@ -156,7 +156,7 @@ def uneven_worker():
     x, y = data_of(ring.rank(), 24 - 6 * ring.rank())
     early = message_of(lambda: model.fit(x, y, batch_size=6, epochs=2, verbose=0))
 
-    model.steps_per_execution = on_back_end(torch=1, jax=2)
+    model.steps_per_execution = 2 if HAS_EXECUTIONS else 1
     late = message_of(lambda: model.fit(batches_of(x, y), epochs=1, verbose=0))
     return early, late
 
@@ -182,8 +182,9 @@ def uneven_within_worker(batches):
 # steps as the first rank has, as it begins to wait for none.
 @pytest.mark.parametrize(
     ("batches", "ended"),
-    on_back_end(jax=[((6, 8), "[0]"), ((6, 7), "[0]"), ((8, 5), "[1]"), ((6, 6), "")])
-    or [],
+    [((6, 8), "[0]"), ((6, 7), "[0]"), ((8, 5), "[1]"), ((6, 6), "")]
+    if HAS_EXECUTIONS
+    else [],
 )
 @pytest.mark.parametrize("every", ["1", "3"])
 def test_ranks_that_run_out_of_data_compare_no_weights(batches, ended, every):

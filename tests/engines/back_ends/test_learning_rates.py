@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.back_ends import begin, needs_back_end, on_back_end, ranks
+from support.back_ends import HAS_EXECUTIONS, begin, needs_back_end, ranks
 
 needs_back_end()
 
@@ -29,19 +29,17 @@ CASES = {
     "several": {"momentum": 0.9, "several": True},
     "compiled": {"momentum": 0.9, "jit_compile": True},
     "eager": {"momentum": 0.9, "run_eagerly": True},
-    **on_back_end(
-        torch={},
-        jax={
-            "executions": {"momentum": 0.9, "steps_per_execution": 3},
-            "scaled_executions": {
-                "momentum": 0.9,
-                "scaled": True,
-                "steps_per_execution": 2,
-                "gradient_accumulation_steps": 2,
-            },
-        },
-    ),
 }
+if HAS_EXECUTIONS:
+    CASES |= {
+        "executions": {"momentum": 0.9, "steps_per_execution": 3},
+        "scaled_executions": {
+            "momentum": 0.9,
+            "scaled": True,
+            "steps_per_execution": 2,
+            "gradient_accumulation_steps": 2,
+        },
+    }
 
 
 def data():
@@ -205,7 +203,7 @@ def rates_worker(options, arguments, optimizer_steps):
     return found, seen
 
 
-@pytest.mark.parametrize("per_execution", on_back_end(torch=[1], jax=[1, 2]) or [1])
+@pytest.mark.parametrize("per_execution", [1, 2] if HAS_EXECUTIONS else [1])
 @pytest.mark.parametrize("steps", [0, 4 * STEPS, 40 * STEPS])
 def test_epochs_begin_with_the_initial_one(steps, per_execution):
     given = {"initial_epoch": 4, "epochs": 7}
@@ -220,14 +218,12 @@ def test_epochs_begin_with_the_initial_one(steps, per_execution):
 
 @pytest.mark.parametrize(
     ("size", "options"),
-    on_back_end(
-        torch=[(2, {"gradient_accumulation_steps": 3})],
-        jax=[
-            (1, {"steps_per_execution": 2}),
-            (2, {"steps_per_execution": 2, "gradient_accumulation_steps": 3}),
-        ],
-    )
-    or [(2, {})],
+    [
+        (1, {"steps_per_execution": 2}),
+        (2, {"steps_per_execution": 2, "gradient_accumulation_steps": 3}),
+    ]
+    if HAS_EXECUTIONS
+    else [(2, {"gradient_accumulation_steps": 3})],
 )
 def test_rates_follow_the_number_of_ranks_and_of_batches(size, options):
     per_execution = options.get("steps_per_execution", 1)

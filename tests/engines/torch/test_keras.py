@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import nullcontext as nothing
 
 import numpy as np
 import pytest
@@ -104,3 +106,63 @@ def test_buffers_of_modules_are_those_of_all_ranks():
     expected = np.mean(own, 0) + np.var(own_means, 0)
     np.testing.assert_allclose(variance, expected, rtol=1e-5)
     assert count == 2
+
+
+def beside_distributed_worker(jit_compile):
+    """From Keras 3.16 on `fit` averages over `torch.distributed`, where that is."""
+    import keras
+    import torch.distributed as dist
+
+    import ring_keras as ring
+
+    torch.set_num_threads(1)
+    ring.init()
+    rank = ring.rank()
+    x, y = data_of(rank, 24)
+    found = []
+    for joins in (False, True):
+        if joins:
+            path = ring.broadcast_object(tempfile.mktemp())
+            dist.init_process_group(
+                "gloo", init_method=f"file://{path}", rank=rank, world_size=2
+            )
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=jit_compile)
+        history = model.fit(
+            *(x, y),
+            batch_size=6,
+            epochs=2,
+            shuffle=False,
+            verbose=0,
+            validation_data=(x, y),
+        ).history
+        # Alone, where Keras's own would wait for the other rank.
+        alone = [model.evaluate(x, y, verbose=0)] if rank == 0 else []
+        predicted = model.predict(x[:3], verbose=0) if rank == 0 else 0
+        found.append((history, alone, np.asarray(predicted), state_of(model)))
+    with pytest.raises(Exception, match="RK162") if wraps(keras) else nothing():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(x, y, verbose=0)
+        model.fit(x, y, verbose=0, callbacks=[ring.callbacks.Distributed()])
+    dist.destroy_process_group()
+    return found
+
+
+def wraps(keras):
+    """Whether Keras wraps models in `DistributedDataParallel` itself."""
+    return hasattr(keras.Model, "_initialize_ddp")
+
+
+@pytest.mark.timeout(400)  # torch compiles.
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_models_are_averaged_once_where_torch_has_a_process_group(jit_compile):
+    for before, beside in ranks(
+        beside_distributed_worker, 2, jit_compile, timeout_s=300
+    ):
+        assert before[:2] == beside[:2]
+        np.testing.assert_array_equal(before[2], beside[2])
+        for one, other in zip(before[3], beside[3], strict=True):
+            np.testing.assert_array_equal(one, other)
