@@ -18,6 +18,9 @@ from .datasets import stop_data_server as stop_data_server
 from .datasets import upstream as upstream
 from .epochs import dataset_of as dataset_of
 from .epochs import set_dataset as set_dataset
+from .executions import hand_out_batches_singly as hand_out_batches_singly
+from .executions import one_step_at_a_time as one_step_at_a_time
+from .executions import one_step_function as one_step_function
 from .fixed_states import constants as constants
 from .fixed_states import finalize_layers as finalize_layers
 from .fixed_states import fixed_states as fixed_states

@@ -27,6 +27,7 @@ __all__ = [
     "DDP_MODEL",
     "DIRECTED_DATASET",
     "DRAWING_DATASETS",
+    "EPOCH_BATCHES",
     "EPOCH_BATCH_COUNT",
     "EPOCH_DATASET",
     "EPOCH_ITERATOR",
@@ -203,7 +204,11 @@ NAMES_OF_BACK_ENDS: dict[str, dict[str, tuple[str, ...]]] = {
             *_NAMES_OF_ALL["keras.Model"],
             "_symbolic_build",
             "jax_state_sync",
-        )
+        ),
+        "keras.src.trainers.epoch_iterator.EpochIterator": (
+            "_enumerate_iterator",
+            "_get_iterator",
+        ),
     },
 }
 
@@ -246,6 +251,7 @@ STATE = "_jax_state"
 STATE_IS_TAKEN_BACK = "_jax_state_synced"
 ITERATIONS = "_iterations"
 # Of what Keras iterates over an epoch's steps with.
+EPOCH_BATCHES = "_get_iterator"
 EPOCH_STEPS = "_enumerate_iterator"
 EPOCH_DATASET = "_distributed_dataset"
 EPOCH_BATCH_COUNT = "_num_batches"

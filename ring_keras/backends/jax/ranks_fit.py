@@ -21,6 +21,7 @@ from ring_keras.jax.order import contained
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
+from ring_keras.keras_internals import calls
 from ring_keras.states.own_state import own_state
 
 __all__ = ["JaxFit", "make_train_functions_anew"]
@@ -81,6 +82,13 @@ class JaxFit(RanksFit):
         self.bring_values()
         with super().evaluating(validates=validates):
             yield
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """All callbacks have begun; no epoch has its batches yet."""
+        run = calls.calling_run(self._trained)
+        assert run is not None
+        internals.hand_out_batches_singly(run.epoch_iterator)
+        super().on_train_begin(logs)
 
     def _take_train_function(self) -> None:
         super()._take_train_function()
@@ -151,7 +159,9 @@ def make_train_functions_anew(cls: type[keras.Model]) -> None:
         own = internals.replacement(model, "train_step")
         internals.replace(model, "train_step", _counting(model))
         try:
-            method(model, force)
+            # `JaxFit` takes the steps of an execution one by one.
+            with internals.one_step_at_a_time(model):
+                method(model, force)
         finally:
             internals.restore(model, "train_step")
             if own is not None:

@@ -14,6 +14,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.backends.common.rates_under_way import rates_under_way
 from ring_keras.backends.jax.ranks_fit import JaxFit
 from ring_keras.callbacks.step_rates import StepRates
+from ring_keras.keras_internals import calls
 
 __all__ = ["JaxRates"]
 
@@ -47,8 +48,13 @@ class JaxRates(StepRates):
         ranks_fit = JaxFit.of(model)
         if isinstance(ranks_fit, JaxFit):
             ranks_fit.before_steps.append(self.rated)
-        elif not isinstance(internals.train_function(model), _RatedSteps):
-            steps = _RatedSteps(model, internals.train_function(model))
+            return
+        run = calls.calling_run(model)
+        assert run is not None
+        internals.hand_out_batches_singly(run.epoch_iterator)
+        function = internals.train_function(model)
+        if not isinstance(function, _RatedSteps):
+            steps = _RatedSteps(model, function, internals.one_step_function(model))
             internals.set_train_function(model, steps)
 
     def before_batch(self) -> None:
@@ -99,11 +105,13 @@ class _RatedSteps:
     Args:
         model: That is trained.
         of_keras: Its own one, which may take several steps.
+        of_one_step: One that does not.
     """
 
-    def __init__(self, model: keras.Model, of_keras: Any) -> None:
+    def __init__(self, model: keras.Model, of_keras: Any, of_one_step: Any) -> None:
         self._model = weakref.ref(model)
         self.of_keras = of_keras
+        self._of_one_step = of_one_step
 
     def __call__(self, state: Any, iterator: Iterator[Any]) -> tuple[Any, Any]:
         """The logs and the state after an execution, one step after the other."""
@@ -121,5 +129,5 @@ class _RatedSteps:
                 break
             for one in rates:
                 state = one.rated(state)
-            logs, state = self.of_keras(state, iter([batch]))
+            logs, state = self._of_one_step(state, iter([batch]))
         return logs, state
