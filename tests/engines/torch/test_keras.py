@@ -129,7 +129,8 @@ def beside_distributed_worker(jit_compile):
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
-        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=jit_compile)
+        jit = jit_compile and joins
+        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=jit)
         history = model.fit(
             *(x, y),
             batch_size=6,
@@ -151,18 +152,23 @@ def beside_distributed_worker(jit_compile):
     return found
 
 
+def values_of(found):
+    history, alone, predicted, state = found
+    return [*history.values(), *alone, predicted, *state]
+
+
 def wraps(keras):
     """Whether Keras wraps models in `DistributedDataParallel` itself."""
     return hasattr(keras.Model, "_initialize_ddp")
 
 
-@pytest.mark.timeout(400)  # torch compiles.
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+@pytest.mark.timeout(600)  # torch compiles.
 def test_models_are_averaged_once_where_torch_has_a_process_group(jit_compile):
     for before, beside in ranks(
-        beside_distributed_worker, 2, jit_compile, timeout_s=300
+        beside_distributed_worker, 2, jit_compile, timeout_s=500
     ):
-        assert before[:2] == beside[:2]
-        np.testing.assert_array_equal(before[2], beside[2])
-        for one, other in zip(before[3], beside[3], strict=True):
-            np.testing.assert_array_equal(one, other)
+        for one, other in zip(values_of(before), values_of(beside), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5 * jit_compile)
