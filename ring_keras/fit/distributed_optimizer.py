@@ -18,6 +18,7 @@ from ring_keras.optimizers.shardable import (
     can_shard,
     can_shard_inside,
 )
+from ring_keras.states.local_variables import refuse_global_clipnorm
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -190,14 +191,8 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     if shard_state:
         _require_shardable(optimizer, plain_optimizers)
     for plain in plain_optimizers:
-        if options.keeps_local and plain.global_clipnorm:
-            raise ValueError(
-                "[RK420] "
-                "`global_clipnorm` compares the norm of all gradients, which "
-                "`local_layers` make a different one on every rank, so that the "
-                "ranks' common weights would drift apart. Clip by `clipnorm` or "
-                f"`clipvalue`. Received: global_clipnorm={plain.global_clipnorm}"
-            )
+        if options.keeps_local:
+            refuse_global_clipnorm(plain)
         if backward_passes_per_step > 1:
             _accumulate(plain, backward_passes_per_step)
     install_hook(optimizer, options)

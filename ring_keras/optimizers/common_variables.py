@@ -1,12 +1,13 @@
 """What all ranks have the same of; whoever copies or compares it asks here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.ops.shards import shard_of
+from ring_keras.states.local_variables import IsLocal, kept_for_local
 
 __all__ = [
     "common_accumulators",
@@ -16,8 +17,6 @@ __all__ = [
     "own_accumulators",
     "split_weights",
 ]
-
-IsLocal = Callable[[Any], bool]
 
 
 def common_variables(
@@ -95,24 +94,15 @@ def common_state(
         for optimizer in optimizers
         for variable in getattr(optimizer, "residuals", ())
     }
-    local = {_name_in_optimizers(weight) for weight in weights if is_local(weight)}
-    others = {_name_in_optimizers(weight) for weight in weights} - local
-    # Adafactor does not name these after their weights.
-    means = {
-        id(mean)
-        for optimizer in internals.innermost(optimizers if local else ())
-        for mean, weight in internals.means_of(optimizer)
-        if is_local(weight)
-    }
+    of_local = kept_for_local(optimizers, weights, is_local)
     return [
         variable
         for variable in variables
         if id(variable) not in own
         and shard_of(variable) is None
         and id(variable) not in left
-        and id(variable) not in means
         and not is_local(variable)
-        and not (local and _is_of(variable, local, others))
+        and not of_local(variable)
     ]
 
 
@@ -147,20 +137,6 @@ def own_accumulators(optimizers: Iterable[keras.optimizers.Optimizer]) -> list[A
     optimizers = list(optimizers)
     common = set(map(id, common_accumulators(optimizers)))
     return [v for v in internals.accumulators(optimizers) if id(v) not in common]
-
-
-def _is_of(variable: Any, names: set[str], others: set[str]) -> bool:
-    """Whether an optimizer keeps it for a weight with one of these names.
-
-    Keras has named it after the weight: of several names that fit, it is the longest.
-    """
-    fitting = [name for name in names | others if variable.name.startswith(f"{name}_")]
-    return bool(fitting) and max(fitting, key=len) in names
-
-
-def _name_in_optimizers(weight: Any) -> str:
-    name = str(getattr(weight, "path", None) or weight.name)
-    return name.replace("/", "_").replace(":", "_")
 
 
 def _unique(variables: Iterable[Any]) -> list[Any]:

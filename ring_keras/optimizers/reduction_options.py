@@ -8,6 +8,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.states.local_variables import layers_of
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -74,7 +75,7 @@ class ReductionOptions:
             compressor=compressor,
             low_rank=low_rank,
             groups=_keys_of(groups),
-            local_layers=_layers(local_layers),
+            local_layers=layers_of(local_layers),
             **others,
         )
         options._check()
@@ -184,20 +185,3 @@ def _keys_of(
     if len(set(flat)) != len(flat):
         raise ValueError("`groups` must name no variable twice; one is in two groups.")
     return keys
-
-
-def _layers(
-    layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None,
-) -> tuple[keras.layers.Layer, ...]:
-    if layers is None:
-        return ()
-    if isinstance(layers, keras.layers.Layer):
-        return (layers,)
-    layers = tuple(layers)
-    for layer in layers:
-        if not isinstance(layer, keras.layers.Layer):
-            raise ValueError(
-                "`local_layers` must be a Keras layer or a list of them. "
-                f"Received: {layer!r}"
-            )
-    return layers

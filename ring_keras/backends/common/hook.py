@@ -19,6 +19,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.states.begun_accumulation import keep_own_accumulated
 from ring_keras.states.common_layers import agree_on_layers
 from ring_keras.states.first_ranks import take_first_ranks
+from ring_keras.states.local_variables import IsLocal, kept_for_local
 from ring_keras.states.weight_digests import all_digests, differing, variable_name
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "common_weights",
     "hooks_of",
     "hooks_within",
+    "local_in",
     "process_set_of",
     "training_on_batch",
 ]
@@ -101,7 +103,9 @@ class GradientHook:
             f"{type(optimizer).__name__}, op={options.op}, "
             f"bucket_size_bytes={options.bucket_size_bytes}, "
             f"{options.wire_dtype or 'not compressed'}, "
-            f"accumulating {optimizer.gradient_accumulation_steps} steps"
+            f"accumulating {optimizer.gradient_accumulation_steps} steps, "
+            f"{len(options.local_layers)} local layers"
+            f"{'' if options.scale_local_gradients else ', not scaled'}"
         )
 
     def begun_alike(self, variables: Sequence[Any]) -> None:
@@ -125,7 +129,7 @@ class GradientHook:
         if not step.counts:  # They may be infinite, so that 0 times them is not 0.
             gradients = list(map(keras.ops.zeros_like, gradients))
         if optimizer.gradient_accumulation_steps:
-            gradients = self._reducer.shared(gradients, step)
+            gradients = self._shares(gradients, variables, step)
         self._variables = variables
         try:
             apply(optimizer, gradients, variables)
@@ -143,11 +147,48 @@ class GradientHook:
         clipped: list[Any] = clip(optimizer, gradients)
         return clipped
 
+    def _shares(
+        self, gradients: list[Any], variables: list[Any], step: Step
+    ) -> list[Any]:
+        """Of one step, to be added up before the ranks reduce the sums."""
+        shares = self._reducer.shared(gradients, step)
+        if self.options.scale_local_gradients:
+            return shares
+        return [
+            gradient if self.options.is_local(variable) else share
+            for gradient, share, variable in zip(
+                gradients, shares, variables, strict=True
+            )
+        ]
+
     def _reduced(
         self, gradients: list[Any], variables: list[Any], step: Step
     ) -> list[Any]:
         """Of an update; a back end may come here in a step that is none."""
-        return self._reducer.reduce(gradients, variables, step)
+        return self._reduced_but_local(gradients, variables, step)
+
+    def _reduced_but_local(
+        self, gradients: Sequence[Any], variables: Sequence[Any], step: Step
+    ) -> list[Any]:
+        """Those of local layers stay on their rank."""
+        stay = [self.options.is_local(variable) for variable in variables]
+        if not any(stay):
+            return self._reducer.reduce(gradients, variables, step)
+        shared = iter(
+            self._reducer.reduce(
+                [one for one, stays in zip(gradients, stay, strict=True) if not stays],
+                [one for one, stays in zip(variables, stay, strict=True) if not stays],
+                step,
+            )
+        )
+        own = [one for one, stays in zip(gradients, stay, strict=True) if stays]
+        # Of a loss that adds up, one process would have the sum of all ranks'.
+        if self.options.scale_local_gradients and not step.adds_up:
+            if step.model is not None:  # Elsewhere ranks count alike.
+                own = self._reducer.shared(own, step)
+            own = [one * (1.0 / self.options.process_set.size()) for one in own]
+        local = iter(own)
+        return [next(local) if stays else next(shared) for stays in stay]
 
     def take_modules_state(self, model: keras.Model) -> None:
         """The first rank's state of what Keras does not know; collective."""
@@ -175,10 +216,14 @@ class GradientHook:
         process_set = self.options.process_set
         optimizer = self._own()
         model = model_under_way()
+        is_local = self.options.is_local if model is None else local_in(model)
         weights = variables if model is None else common_weights(model)
         if model is not None:
             keep_own_accumulated(model, 0, "keras/accumulated", process_set)
-        state = [*weights, *common_state([optimizer])]
+        state = [
+            *(variable for variable in weights if not is_local(variable)),
+            *common_state([optimizer], variables, is_local),
+        ]
         digests = all_digests(state, "keras/start", process_set)
         changing = differing(state, digests)
         if changing:
@@ -196,7 +241,7 @@ class GradientHook:
             take_first_ranks(changing, "keras/start", process_set)
         if model is not None:
             self.take_modules_state(model)
-            agree_on_layers(model, lambda _: False, "keras/layers", process_set)
+            agree_on_layers(model, is_local, "keras/layers", process_set)
         self.begun_alike(variables)
 
 
@@ -232,15 +277,36 @@ def common_weights(model: keras.Model) -> list[Any]:
     return [variable for variable in model.weights if id(variable) not in of_samples]
 
 
-def common_state(optimizers: Iterable[keras.optimizers.Optimizer]) -> list[Any]:
-    """What all ranks have the same of: not the gradients that each adds up."""
+def common_state(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+    weights: Sequence[Any] = (),
+    is_local: IsLocal = lambda variable: False,
+) -> list[Any]:
+    """What all ranks have the same of: not the gradients that each adds up.
+
+    Args:
+        optimizers: Whose variables are meant.
+        weights: What they may train.
+        is_local: Of weights. What is kept for one is not meant.
+    """
     optimizers = list(optimizers)
     own = {id(one) for one in internals.accumulators(optimizers)}
     variables = [
         *(variable for optimizer in optimizers for variable in optimizer.variables),
         *internals.unfiled_state(optimizers).values(),
     ]
-    return [variable for variable in variables if id(variable) not in own]
+    of_local = kept_for_local(optimizers, weights, is_local)
+    return [
+        variable
+        for variable in variables
+        if id(variable) not in own and not of_local(variable)
+    ]
+
+
+def local_in(model: keras.Model) -> IsLocal:
+    """Says of a model's variables whether they are in an optimizer's local layers."""
+    options = [hook.options for hook in hooks_of(model)]
+    return lambda variable: any(one.is_local(variable) for one in options)
 
 
 def hooks_of(model: keras.Model) -> list[GradientHook]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from ring_keras.backends.common.hook import GradientHook
 from ring_keras.backends.common.reducer import Options
 from ring_keras.config import keras_backend
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.states.local_variables import layers_of, refuse_global_clipnorm
 from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -25,9 +27,7 @@ _OF_TENSORFLOW: dict[str, Any] = {
     "fused_update": True,
     "gradient_predivide_factor": 1.0,
     "groups": None,
-    "local_layers": None,
     "num_groups": 0,
-    "scale_local_gradients": True,
     "shard_state": False,
     "sparse_as_dense": None,
     "sync_every": None,
@@ -41,6 +41,8 @@ def DistributedOptimizer(  # noqa: N802  Named as on the back end TensorFlow.
     process_set: ProcessSet | None = None,
     bucket_size_bytes: int | None = None,
     compression: Compression | str = Compression.none,
+    local_layers: keras.layers.Layer | Iterable[keras.layers.Layer] | None = None,
+    scale_local_gradients: bool = True,
     **others: Any,
 ) -> keras.optimizers.Optimizer:
     """Makes an optimizer apply the average of all ranks' gradients, on torch and JAX.
@@ -60,6 +62,11 @@ def DistributedOptimizer(  # noqa: N802  Named as on the back end TensorFlow.
             Defaults to `RING_KERAS_BUCKET_SIZE_BYTES`.
         compression: The type in which float32 gradients travel between hosts: "none",
             "bf16" or "fp16".
+        local_layers: Layers whose weights each rank trains for itself: their
+            gradients are not reduced.
+        scale_local_gradients: Whether the gradients of `local_layers` are weighted
+            like the rank's share of an average. They are then the gradients of the
+            mean of all ranks' losses.
         others: Arguments that the back end TensorFlow has: with any value but the
             default they are errors.
 
@@ -77,6 +84,8 @@ def DistributedOptimizer(  # noqa: N802  Named as on the back end TensorFlow.
         process_set or global_process_set,
         bucket_size_bytes,
         _wire_dtype(compression),
+        layers_of(local_layers),
+        scale_local_gradients,
     )
     hook = GradientHook.of(optimizer)
     if hook is not None:
@@ -95,6 +104,8 @@ def DistributedOptimizer(  # noqa: N802  Named as on the back end TensorFlow.
             "itself. Give it the optimizer within. "
             f"Received: {type(optimizer).__name__}"
         )
+    if options.local_layers:
+        refuse_global_clipnorm(optimizer)
     prepare_fits()
     framework().hook(optimizer, options).install()
     return optimizer

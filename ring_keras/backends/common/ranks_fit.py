@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from ring_keras.backends.common.hook import (
     common_state,
     common_weights,
     hooks_of,
+    local_in,
 )
 from ring_keras.backends.common.join import is_joined
 from ring_keras.backends.common.joined_batches import JoinedBatches
@@ -90,6 +91,7 @@ class RanksFit(keras.callbacks.Callback):
         """Whether a callback wants all ranks to validate, or none."""
         self._root = 0
         self._local_keys: set[Any] = set()
+        self._is_in_local_layers = local_in(model)
         self._evaluates: list[bool] = []
         self._reports_all = True
         self._has_same_data = False
@@ -189,6 +191,13 @@ class RanksFit(keras.callbacks.Callback):
                     "float8 layers have it. That is not there yet with Keras's back "
                     f"end {backend}: set KERAS_BACKEND=tensorflow."
                 )
+        has_local = any(hook.options.local_layers for hook in hooks_of(self._trained))
+        if self._has_backup and has_local:
+            raise RingKerasError(
+                "[RK660] BackupAndRestore with local_layers is not there yet with "
+                f"Keras's back end {backend}: the backup would have one rank's. Leave "
+                "out one of the two, or set KERAS_BACKEND=tensorflow."
+            )
         if self._joined is not None and self._given["steps_per_epoch"]:
             raise RingKerasError(
                 "[RK660] fit(steps_per_epoch=...) with data of ring_keras.data.join() "
@@ -205,7 +214,11 @@ class RanksFit(keras.callbacks.Callback):
         """
         self._root = self._process_set.position_of(root_rank)
         self._local_keys = local_keys
-        trained = any(map(self._is_local, self._trained.trainable_variables))
+        trained = any(
+            internals.variable_key(variable) in local_keys
+            and not self._is_in_local_layers(variable)
+            for variable in self._trained.trainable_variables
+        )
         if trained or (local_keys and self._has_backup):
             backend = keras_backend().name
             of_which = "that an optimizer trains" if trained else "and a backup"
@@ -216,10 +229,18 @@ class RanksFit(keras.callbacks.Callback):
             )
 
     def _is_local(self, variable: Any) -> bool:
-        return internals.variable_key(variable) in self._local_keys
+        return (
+            self._is_in_local_layers(variable)
+            or internals.variable_key(variable) in self._local_keys
+        )
 
     def _common_weights(self) -> list[Any]:
         return [v for v in common_weights(self._trained) if not self._is_local(v)]
+
+    def _common_state(
+        self, optimizers: Sequence[keras.optimizers.Optimizer]
+    ) -> list[Any]:
+        return common_state(optimizers, self._trained.weights, self._is_local)
 
     @contextlib.contextmanager
     def evaluating(self, *, validates: bool) -> Iterator[None]:
@@ -382,7 +403,7 @@ class RanksFit(keras.callbacks.Callback):
         """Weights, the optimizers' state, and the epoch that a backup begins with."""
         model = self._trained
         optimizers = internals.optimizers_of(model)
-        state = [*self._common_weights(), *common_state(optimizers)]
+        state = [*self._common_weights(), *self._common_state(optimizers)]
         unique = list({id(variable): variable for variable in state}.values())
         shapes = [list(variable.shape) for variable in unique]
         everyones = allgather_object(
@@ -514,7 +535,9 @@ class RanksFit(keras.callbacks.Callback):
             [
                 layer
                 for layer in internals.batch_normalizations(self._trained)
-                if layer.built and layer.trainable
+                if layer.built
+                and layer.trainable
+                and not any(map(self._is_local, layer.weights))
             ],
             self._process_set,
         )
@@ -532,7 +555,7 @@ class RanksFit(keras.callbacks.Callback):
         state = [v for v in common if of_layers and id(v) not in by_optimizer]
         trained = [v for v in common if id(v) in by_optimizer] if when else []
         if not of_layers:
-            trained += common_state(internals.optimizers_of(model))
+            trained += self._common_state(internals.optimizers_of(model))
         if not state and not trained:
             return
         digests = all_digests([*state, *trained], "fit/weights", self._process_set)

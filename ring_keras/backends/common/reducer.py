@@ -34,6 +34,16 @@ class Options:
     process_set: ProcessSet
     bucket_size_bytes: int | None
     wire_dtype: str | None
+    local_layers: tuple[Any, ...] = ()
+    scale_local_gradients: bool = True
+
+    def is_local(self, variable: Any) -> bool:
+        """Whether each rank trains it for itself. Within a step, too."""
+        return any(
+            variable is weight
+            for layer in self.local_layers
+            for weight in layer.weights
+        )
 
 
 class Reducer(abc.ABC):

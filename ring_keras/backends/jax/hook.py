@@ -37,7 +37,11 @@ class JaxHook(GradientHook):
         if self.have_begun(variables):
             return
         optimizer = self._own()
-        state = [*variables, *common_state([optimizer])]
+        is_local = self.options.is_local
+        state = [
+            *(variable for variable in variables if not is_local(variable)),
+            *common_state([optimizer], variables, is_local),
+        ]
         kept = [one for one in state if internals.has_array(one)]
         # Nothing is traced in a thread of its own: there variables have values. Signals
         # end the collective, which is in this one.
@@ -64,10 +68,10 @@ class JaxHook(GradientHook):
         optimizer = self._own()
         passes = optimizer.gradient_accumulation_steps
         if not passes:
-            return self._reducer.reduce(gradients, variables, step)
+            return self._reduced_but_local(gradients, variables, step)
         reduced: list[Any] = jax.lax.cond(
             internals.iterations(optimizer) % passes == passes - 1,
-            lambda given: self._reducer.reduce(given, variables, step),
+            lambda given: self._reduced_but_local(given, variables, step),
             list,
             list(gradients),
         )

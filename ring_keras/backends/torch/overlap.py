@@ -96,7 +96,11 @@ class BackwardOverlap:
         ):
             return None
         hook = GradientHook.of(optimizer)
-        if hook is None or not has_peers(hook.options.process_set):
+        if (
+            hook is None
+            or hook.options.local_layers
+            or not has_peers(hook.options.process_set)
+        ):
             return None
         reducer = hook.own_reducer()
         assert isinstance(reducer, TorchReducer)
