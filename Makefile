@@ -323,7 +323,7 @@ nightly: $(TEST_READY) build
 
 wheel: $(INSTALLED) $(VERSIONS_READY) board
 	$(call say,A wheel for TensorFlow $(TENSORFLOWS) and that of $(VENV))
-	CMAKE_ARGS='-DRING_KERAS_TENSORFLOW_DIRS=$(TENSORFLOW_DIRS) $(CMAKE_ARGS)' \
+	CMAKE_ARGS='-DRING_KERAS_TENSORFLOW_DIRS=$(TENSORFLOW_DIRS) -DRING_KERAS_BUILD_JAX=ON $(CMAKE_ARGS)' \
 	  $(PIP_INSTALL:install=wheel) --no-deps --no-build-isolation --wheel-dir dist .
 
 release: $(RELEASE_VENV)/ready

@@ -43,6 +43,7 @@ def _content(wheel: Path) -> Iterator[str]:
     expected = {
         f"_native.cpython-{python}-{architecture}-linux-gnu.so",
         "libring_keras_core.so",
+        "libring_keras_jax.so",
         *(f"libring_keras_tf_{minor}.so" for minor in minors),
     }
     found = {Path(name).name for name in names if name.endswith(".so")}

@@ -35,6 +35,7 @@ def build_libraries(
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-DRING_KERAS_PYTHON_HEADERS={headers}",
         f"-DRING_KERAS_TENSORFLOW_DIRS={';'.join(map(str, tensorflows))}",
+        "-DRING_KERAS_BUILD_JAX=ON",
         "-DRING_KERAS_MANYLINUX=ON",
     )
     run(program, "--build", build_dir, "--parallel", str(job_count()))

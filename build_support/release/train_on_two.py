@@ -22,5 +22,8 @@ model.compile(
 history = model.fit(x[rank::size], y[rank::size], batch_size=64, epochs=5, verbose=2)
 assert history.history["accuracy"][-1] > 0.9, history.history
 weights = np.concatenate([w.ravel() for w in model.get_weights()])
-assert np.array_equal(ring.allreduce(weights, name="weights").numpy(), weights)
-print(f"rank {rank} of {size}: trained, and all ranks have the same weights")
+assert len(set(ring.allgather_object(weights.tobytes()))) == 1
+print(
+    f"rank {rank} of {size} on {keras.backend.backend()}: "
+    "trained, and all ranks have the same weights"
+)

@@ -2,8 +2,8 @@
 # As a user without a compiler: try_without_compiler.sh DIST_DIR VERSION
 #
 # In a fresh Debian 12 that has Python and no compiler: installs TensorFlow for
-# CPUs and the wheel for its Python, trains on two ranks, and looks at what is said
-# where no op library fits. Needs root, debootstrap, the network and 3 GB.
+# CPUs and the wheel for its Python, and trains on two ranks; then the same on JAX,
+# without TensorFlow. Needs root, debootstrap, the network and 3 GB.
 set -euo pipefail
 dist_dir=$(realpath "$1")
 version=$2
@@ -43,6 +43,14 @@ python3 -m venv venv
 pip install --quiet tensorflow-cpu
 pip install --quiet --find-links . "ring-keras==$1" --only-binary ring-keras
 pip list 2>/dev/null | grep -iE '^(ring|tensorflow|keras)'
+ringrun --check-build
+ringrun -np 2 python train_on_two.py
+deactivate
+python3 -m venv venv-jax
+. venv-jax/bin/activate
+pip install --quiet --find-links . "ring-keras[jax]==$1" --only-binary :all:
+pip list 2>/dev/null | grep -iE '^(ring|jax|keras)'
+export KERAS_BACKEND=jax
 ringrun --check-build
 ringrun -np 2 python train_on_two.py
 USER

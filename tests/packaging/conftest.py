@@ -56,7 +56,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, run_command: RunCommand) -> 
     run_command(
         *(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"),
         *("--wheel-dir", work_dir, ROOT_DIR),
-        env={"DIST_EXTRA_CONFIG": str(config)},
+        # As `make wheel` has it.
+        env={
+            "DIST_EXTRA_CONFIG": str(config),
+            "CMAKE_ARGS": f"{os.environ.get('CMAKE_ARGS', '')} "
+            "-DRING_KERAS_BUILD_JAX=ON",
+        },
         timeout_s=900,
     )
     (path,) = work_dir.glob("*.whl")

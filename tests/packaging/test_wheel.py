@@ -19,6 +19,8 @@ pytestmark = pytest.mark.timeout(1200)
 
 RunCommand = Callable[..., str]
 
+ROOT_DIR = Path(__file__).resolve().parent.parent.parent
+
 MANY = re.MULTILINE | re.DOTALL
 
 # Of TensorBoard's plugin.
@@ -47,6 +49,7 @@ print("works on", sys.prefix)
         r"ring_keras/_native\.cpython-.*\.so",
         r"ring_keras/launch/cli\.py",
         r"ring_keras/libring_keras_core\.so",
+        r"ring_keras/libring_keras_jax\.so",
         r"ring_keras/libring_keras_tf_\d+_\d+\.so",
         r"ring_keras/py\.typed",
         r"ring_keras-.*/licenses/LICENSE",
@@ -106,6 +109,37 @@ def test_installs_and_works(
     assert f"works on {tmp_path / 'venv'}" in printed
 
 
+@pytest.mark.slow  # A minute of pip, which fetches JAX.
+@pytest.mark.timeout(900)
+def test_trains_on_jax_without_a_compiler(
+    wheel: Path, tmp_path: Path, run_command: RunCommand
+) -> None:
+    """And without TensorFlow, in an environment that has nothing else."""
+    if sys.version_info < (3, 11):
+        pytest.skip("JAX 0.10 needs Python 3.11")
+    run_command(sys.executable, "-m", "venv", tmp_path / "venv")
+    bin_dir = tmp_path / "venv" / "bin"
+    run_command(
+        *(bin_dir / "python", "-m", "pip", "install", "--only-binary", ":all:"),
+        f"{wheel}[jax]",
+        timeout_s=600,
+    )
+    # Neither a compiler nor this environment's packages.
+    env = {"KERAS_BACKEND": "jax", "PATH": str(bin_dir), "PYTHONPATH": ""}
+    checked = run_command(bin_dir / "ringrun", "--check-build", env=env)
+    assert "built for JAX: libring_keras_jax.so" in checked
+    script = ROOT_DIR / "build_support" / "release" / "train_on_two.py"
+
+    printed = run_command(
+        *(bin_dir / "ringrun", "-np", "2", bin_dir / "python", script),
+        env=env,
+        cwd=tmp_path,
+    )
+
+    trained = "on jax: trained, and all ranks have the same weights"
+    assert printed.count(trained) == 2, printed
+
+
 @pytest.mark.slow  # Ten seconds of pip.
 def test_a_script_beside_the_clone_finds_an_editable_install(
     tmp_path: Path,
@@ -113,12 +147,11 @@ def test_a_script_beside_the_clone_finds_an_editable_install(
     run_command: RunCommand,
 ) -> None:
     """There the clone's own folder looks like a package of that name, and is none."""
-    root_dir = Path(__file__).resolve().parent.parent.parent
     clone = tmp_path / "ring_keras"
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
-    shutil.copytree(root_dir / "ring_keras", clone / "ring_keras", ignore=ignored)
+    shutil.copytree(ROOT_DIR / "ring_keras", clone / "ring_keras", ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(root_dir / name, clone)
+        shutil.copy(ROOT_DIR / name, clone)
     # Where the libraries are is not what this is about: none is compiled.
     (clone / "setup.py").write_text("import setuptools\nsetuptools.setup()\n")
     bin_dir = make_environment(tmp_path / "venv")
@@ -147,13 +180,12 @@ def test_sdist_builds_in_isolation(
     run_command: RunCommand,
 ) -> None:
     """As a user installs it: pip fetches the tools, finds our TensorFlow."""
-    root_dir = Path(__file__).resolve().parent.parent.parent
     bin_dir = make_environment(tmp_path / "venv")
     make_sdist = (
         "import setuptools.build_meta as backend, sys; "
         "print(backend.build_sdist(sys.argv[1]))"
     )
-    run_command(sys.executable, "-c", make_sdist, tmp_path, cwd=root_dir)
+    run_command(sys.executable, "-c", make_sdist, tmp_path, cwd=ROOT_DIR)
     (sdist,) = tmp_path.glob("*.tar.gz")
 
     run_command(
