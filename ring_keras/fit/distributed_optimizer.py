@@ -18,7 +18,6 @@ from ring_keras.optimizers.shardable import (
     can_shard,
     can_shard_inside,
 )
-from ring_keras.states.local_variables import refuse_global_clipnorm
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -191,8 +190,7 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
     if shard_state:
         _require_shardable(optimizer, plain_optimizers)
     for plain in plain_optimizers:
-        if options.keeps_local:
-            refuse_global_clipnorm(plain)
+        options.require_clipping_apart(plain)
         if backward_passes_per_step > 1:
             _accumulate(plain, backward_passes_per_step)
     install_hook(optimizer, options)

@@ -8,7 +8,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
-from ring_keras.states.local_variables import layers_of
+from ring_keras.states.local_variables import layers_of, refuse_global_clipnorm
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -106,6 +106,15 @@ class ReductionOptions:
             for layer in self.local_layers
             for weight in layer.weights
         )
+
+    def require_clipping_apart(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Raises if an optimizer clips by all gradients, of which some are local.
+
+        Raises:
+            ValueError: If it does.
+        """
+        if self.keeps_local:
+            refuse_global_clipnorm(optimizer)
 
     def _check(self) -> None:
         if self.op not in _OPS:
