@@ -16,8 +16,9 @@ from ring_keras.config import prefer_keras_backend
 # Keras need not be there. If it is, it may say otherwise.
 prefer_keras_backend("torch", "as ring_keras.torch was imported")
 
+from ring_keras.torch.monitored_barrier import monitored_barrier
 from ring_keras.torch.registration import register
 
-__all__: list[str] = []
+__all__ = ["monitored_barrier"]
 
 register()

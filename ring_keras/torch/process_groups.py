@@ -67,7 +67,9 @@ def new_backend(options: Any, pg_options: Any) -> Any:
         require_same_ranks(
             torch.distributed.get_rank(), torch.distributed.get_world_size()
         )
-        communicator = _join(_StoreOfGroup(options, ranks), ranks)
+        members = _StoreOfGroup(options, ranks)
+        communicator = _join(members, ranks)
+        prefix = members.prefix
     else:
         require_same_ranks(options.group_rank, options.group_size)
         everyone = _Everyone()
@@ -78,6 +80,7 @@ def new_backend(options: Any, pg_options: Any) -> Any:
         communicator = _join(everyone, ranks)
         groups.pairs = groups.free
         groups.free += len(ranks)
+        prefix = f"ring_keras/{groups.default}"
     base = _native.communicator_base()
     pairs = _groups.of(current_job()).pairs
     return library.new_backend(
@@ -85,6 +88,8 @@ def new_backend(options: Any, pg_options: Any) -> Any:
         ranks,
         base + communicator,
         base + pairs if pairs else 0,
+        options.store,
+        f"{prefix}/monitored_barrier",
         options.timeout.total_seconds(),
         Config.from_environment().collective_timeout_s,
     )
@@ -121,6 +126,9 @@ class _StoreOfGroup:
 
     Torch may call a group as one that has been destroyed, and the store still has what
     that one's members said.
+
+    Attributes:
+        prefix: Of keys that no other group has.
     """
 
     def __init__(self, options: Any, ranks: list[int]) -> None:
@@ -130,13 +138,13 @@ class _StoreOfGroup:
         groups = _groups.of(current_job())
         groups.made[tuple(ranks)] += 1
         count = groups.made[tuple(ranks)]
-        self._prefix = f"ring_keras/{groups.default}/{count}"
+        self.prefix = f"ring_keras/{groups.default}/{count}"
 
     def gathered(self, what: str, said: str) -> list[str]:
         """What each member says."""
-        self._store.set(f"{self._prefix}/{what}/{self._place}", said)
+        self._store.set(f"{self.prefix}/{what}/{self._place}", said)
         return [
-            self._store.get(f"{self._prefix}/{what}/{place}").decode()
+            self._store.get(f"{self.prefix}/{what}/{place}").decode()
             for place in range(self._size)
         ]
 

@@ -47,12 +47,14 @@ OutputAllocator Into(const at::Tensor& output, DataType dtype) {
 }  // namespace
 
 RingBackend::RingBackend(int rank, std::vector<int> ranks, int communicator_id,
-                         int pairs, std::chrono::milliseconds timeout,
+                         int pairs, RollCall roll_call,
+                         std::chrono::milliseconds timeout,
                          std::chrono::milliseconds engine_timeout)
     : Backend(rank, static_cast<int>(ranks.size())),
       ranks_(std::move(ranks)),
       everyone_(communicator_id),
       pairs_(pairs),
+      roll_call_(std::move(roll_call)),
       timeout_(timeout),
       engine_timeout_(engine_timeout) {}
 
@@ -532,6 +534,12 @@ RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& options) {
   Call call(*this, OpType::BARRIER, "ring:barrier", options, {});
   call.Add(CollectiveKind::kBarrier, kBarrier);
   return call.Submit();
+}
+
+void RingBackend::monitoredBarrier(const c10d::BarrierOptions& options,
+                                   bool wait_all_ranks) {
+  const bool is_given = options.timeout != c10d::kUnsetTimeout;
+  roll_call_.Call(is_given ? options.timeout : timeout_, wait_all_ranks);
 }
 
 }  // namespace ring_keras::torch_backend

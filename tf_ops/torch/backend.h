@@ -14,6 +14,7 @@
 
 #include "tf_ops/common/collective_kind.h"
 #include "tf_ops/runtime/request.h"
+#include "tf_ops/torch/roll_call.h"
 #include "tf_ops/torch/tensors.h"
 #include "tf_ops/torch/work.h"
 
@@ -31,10 +32,11 @@ class RingBackend : public c10d::Backend {
 
   // `ranks`: the group's, as those of the job. `pairs`: the first number of the
   // communicators of two ranks, of which the job has one for each of its ranks;
-  // see PairWith(). 0: there are none. `timeout`: of calls that give none.
-  // `engine_timeout`: after which the engine itself gives up.
+  // see PairWith(). 0: there are none. `roll_call`: of this group. `timeout`:
+  // of calls that give none. `engine_timeout`: after which the engine itself
+  // gives up.
   RingBackend(int rank, std::vector<int> ranks, int communicator_id, int pairs,
-              std::chrono::milliseconds timeout,
+              RollCall roll_call, std::chrono::milliseconds timeout,
               std::chrono::milliseconds engine_timeout);
 
   const std::string getBackendName() const override { return "ring"; }
@@ -83,6 +85,9 @@ class RingBackend : public c10d::Backend {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
                    const c10d::AllToAllOptions& options) override;
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
+  // Blocks; names who does not come, and the group goes on. Not the engine's.
+  void monitoredBarrier(const c10d::BarrierOptions& options,
+                        bool wait_all_ranks) override;
 
   // With a rank of the group. A tensor is there when both have called; those of
   // one tag arrive in order.
@@ -148,6 +153,7 @@ class RingBackend : public c10d::Backend {
   const std::vector<int> ranks_;
   const Meeting everyone_;
   const int pairs_;
+  RollCall roll_call_;
   std::chrono::milliseconds timeout_;
   const std::chrono::milliseconds engine_timeout_;
   uint64_t calls_ = 0;
