@@ -55,6 +55,7 @@ class PartWriter:
         self._noted: dict[str, Any] = {
             "values": list(map(list, zip(numbers, self._copy.places, strict=True))),
             "own": writers.own,
+            "cut": list(map(list, writers.cut.items())),
         }
         if self._place == 0:
             self._noted |= {

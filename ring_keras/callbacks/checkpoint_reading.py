@@ -51,6 +51,8 @@ class WholeCheckpoint:
             for place in reversed(range(len(records)))
             for number in self._places[place]
         }
+        # By the number of what ranks had pieces of: the places of these ranks.
+        self._cut: dict[int, list[int]] = dict(records[0]["cut"])
         missing = set(range(len(self._described))) - self._part_of.keys()
         if missing:
             raise ValueError(f"no part has value {min(missing)}")
@@ -62,11 +64,14 @@ class WholeCheckpoint:
 
     def value(self, number: int, place: int | None = None) -> Any:
         """An array that changes no more; of what ranks have their own of, one's."""
-        place = self._part_of[number] if place is None else place
-        begin, nbytes = self._places[place][number]
+        own = self._part_of[number] if place is None else place
         dtype, shape = self._described[number]
-        content = self._parts[place][begin : begin + nbytes]
-        array = np.frombuffer(content, tf.as_dtype(dtype).as_numpy_dtype)
+        pieces = []
+        for place_of_piece in self._cut.get(number, [own]):
+            begin, nbytes = self._places[place_of_piece][number]
+            content = self._parts[place_of_piece][begin : begin + nbytes]
+            pieces.append(np.frombuffer(content, tf.as_dtype(dtype).as_numpy_dtype))
+        array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         return array.reshape(shape)
 
     def own_of(self, place: int) -> dict[int, Any]:

@@ -13,8 +13,8 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.shards import shard_of
 from ring_keras.optimizers.common_variables import common_variables, split_weights
+from ring_keras.optimizers.even_pieces import balanced
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
-from ring_keras.optimizers.state_division import balanced
 
 __all__ = ["ModelState", "Writers", "refuse_ranks_apart"]
 
@@ -130,7 +130,7 @@ class Writers:
     """Which rank writes which values.
 
     What all ranks have the same of, one rank writes, so that each has about as many
-    bytes. What one rank has of a divided state, that rank writes. The rest each rank
+    bytes. What a rank has of a divided state, that rank writes. The rest each rank
     has its own of, and writes: moving statistics in the middle of an epoch, gradients
     that it adds up, random generators.
 
@@ -166,17 +166,24 @@ class Writers:
         numbers = sorted(common)
         sizes = [state.values[number].nbytes for number in numbers]
         places = balanced(sizes, process_set.size())
-        self._places = dict(zip(numbers, places, strict=True))
+        self._places = {n: {p} for n, p in zip(numbers, places, strict=True)}
+        self.cut: dict[int, list[int]] = {}
+        """By the numbers of what ranks have pieces of: the places of these ranks, in
+        the order of the pieces."""
         for number, value in enumerate(state.values):
             shard = shard_of(value.variable)
-            if shard is not None:
-                self._places[number] = process_set.position_of(shard.owner)
+            if shard is None:
+                continue
+            own = [process_set.position_of(piece.owner) for piece in shard.pieces]
+            self._places[number] = set(own)
+            if shard.is_cut:
+                self.cut[number] = own
         self.own = [n for n in range(len(state.values)) if n not in self._places]
         """The numbers of what each rank has its own of."""
 
     def written_by(self, place: int) -> list[int]:
         """The numbers of what the rank at that place among the others writes."""
-        its = [number for number, its in self._places.items() if its == place]
+        its = [number for number, its in self._places.items() if place in its]
         return sorted([*its, *self.own])
 
 

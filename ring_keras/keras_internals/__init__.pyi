@@ -98,6 +98,7 @@ from .names import UNBATCH_DATASET as UNBATCH_DATASET
 from .names import UPDATE as UPDATE
 from .names import UPDATE_AVERAGES as UPDATE_AVERAGES
 from .names import UPDATE_STEP as UPDATE_STEP
+from .names import USE_WEIGHT_DECAY as USE_WEIGHT_DECAY
 from .names import VARIABLE_INDEX as VARIABLE_INDEX
 from .optimizers import accumulates as accumulates
 from .optimizers import accumulators as accumulators

@@ -94,6 +94,7 @@ __all__ = [
     "UPDATE",
     "UPDATE_AVERAGES",
     "UPDATE_STEP",
+    "USE_WEIGHT_DECAY",
     "VALIDATION_DATA",
     "VALIDATION_FREQ",
     "VARIABLE_INDEX",
@@ -135,6 +136,7 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
         "_overwrite_model_variables_with_average_value",
         "_overwrite_variables_directly_with_gradients",
         "_untrack_variable",
+        "_use_weight_decay",
         "_update_model_variables_moving_average",
         "add_variable",
         "add_variable_from_reference",
@@ -277,6 +279,7 @@ APPLY = "apply"
 APPLY_WEIGHT_DECAY = "_apply_weight_decay"
 UPDATE = "_backend_update_step"
 UPDATE_STEP = "update_step"
+USE_WEIGHT_DECAY = "_use_weight_decay"
 VARIABLE_INDEX = "_get_variable_index"
 UPDATE_AVERAGES = "_update_model_variables_moving_average"
 TAKE_AVERAGES = "_overwrite_model_variables_with_average_value"

@@ -28,6 +28,8 @@ _REPLACED = (
     names.TRAIN_STEP,
     names.UPDATE,
     names.UPDATE_AVERAGES,
+    names.USE_WEIGHT_DECAY,
+    names.VARIABLE_INDEX,
 )
 
 

@@ -1,28 +1,75 @@
 """Variables of which each rank has its own part of what they are together."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ring_keras import keras_internals as internals
 
-__all__ = ["Shard", "refuse_shards", "set_shard", "shard_of"]
+__all__ = ["Piece", "Shard", "refuse_shards", "set_shard", "shard_of"]
 
 # Set on a TensorFlow variable.
 _SHARD: Final = "_ring_keras_shard"
 
 
-@dataclass(frozen=True)
-class Shard:
-    """What a variable is that one rank has, and the others have empty.
+class Piece(NamedTuple):
+    """Neighbouring elements of a variable, in row-major order, that one rank has.
 
     Attributes:
-        owner: The rank that has it.
-        shape: Of the variable on that rank.
+        owner: The rank.
+        begin: The first one.
+        end: The one after the last.
     """
 
     owner: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a variable is of which ranks have a piece each, or one has all.
+
+    Attributes:
+        shape: Of the whole.
+        pieces: One behind the other, of different ranks. The other ranks have an empty
+            variable.
+    """
+
     shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether several ranks have it."""
+        return len(self.pieces) > 1
+
+    def piece_of(self, rank: int) -> Piece | None:
+        """What that rank has."""
+        its = [piece for piece in self.pieces if piece.owner == rank]
+        return its[0] if its else None
+
+    def rows_of(self, piece: Piece) -> slice | None:
+        """Its part of the first axis; None: it begins or ends within a row."""
+        row = math.prod(self.shape[1:])
+        if not self.shape or not row or piece.begin % row or piece.end % row:
+            return None
+        return slice(piece.begin // row, piece.end // row)
+
+    def shape_of(self, piece: Piece) -> tuple[int, ...]:
+        """With which its rank has it."""
+        if not self.is_cut:
+            return self.shape
+        if self.rows_of(piece) is None:
+            return (piece.end - piece.begin,)
+        row = math.prod(self.shape[1:])
+        return ((piece.end - piece.begin) // row, *self.shape[1:])
+
+    def cut(self, whole: Any, piece: Piece) -> Any:
+        """That piece of NumPy's array of the whole."""
+        flat = whole.reshape(-1)[piece.begin : piece.end]
+        return flat.reshape(self.shape_of(piece))
 
 
 def set_shard(variable: Any, shard: Shard) -> None:
@@ -43,11 +90,10 @@ def refuse_shards(variables: Iterable[Any], who: str) -> None:
         ValueError: Says what to do.
     """
     for variable in variables:
-        shard = shard_of(variable)
-        if shard is not None:
+        if shard_of(variable) is not None:
             raise ValueError(
                 "[RK337] "
-                f"{who}: rank {shard.owner} alone has "
+                f"{who}: not every rank has all of "
                 f"'{getattr(variable, 'path', None) or variable.name}', because the "
                 "optimizer has shard_state=True. Leave the variables of this optimizer "
                 "out; the ranks begin with the same state if all of them load the same "

@@ -17,9 +17,15 @@ from ring_keras.job.process_set import global_process_set
 from ring_keras.job.topology import rank, size
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.part_copies import PartCopies
-from ring_keras.optimizers.part_exchange import Key, Values, exchange, same_bits
+from ring_keras.optimizers.part_exchange import (
+    Key,
+    Values,
+    exchange,
+    same_bits,
+    sources,
+)
 from ring_keras.optimizers.parts_of_one_state import parts_of_different_states
-from ring_keras.optimizers.state_division import Part, StateDivision
+from ring_keras.optimizers.state_division import Part, StateDivision, dtype_of
 from ring_keras.optimizers.update_hook import UpdateHook
 from ring_keras.values.objects import allgather_object
 
@@ -121,24 +127,27 @@ class KeptParts:
                 raise _gone(
                     f"rank {of}'s part was changed after that, outside of a step"
                 )
-        holders = self._holders(everyones, number)
+        found = self._sources(everyones, number)
         copies = self._copies.usable().get(number)
-        values = {} if copies is None else dict(copies.values)
-        wanted: list[dict[Key, Part]] = [{} for _ in everyones]
-        given: list[dict[Key, Part]] = [{} for _ in everyones]
-        for key, part in self._copies.parts():
-            holding = holders[key]
-            if part.owner in holding or not holding:  # Not: as new, on all ranks.
-                continue
-            if part.owner == rank():
-                wanted[holding[0]][key] = part
-            if holding[0] == rank():
-                given[part.owner][key] = part
-        sent = [[values[key] for key in its] for its in given]
-        values |= exchange(sent, wanted, "elastic/parts/divided")
-        for key, part in self._copies.parts():
-            if part.owner == rank() and holders[key]:
-                part.variable.assign(values[key])
+        kept = {} if copies is None else dict(copies.values)
+        wanted: list[list[tuple[Key, Any]]] = [[] for _ in everyones]
+        sent: list[list[Values]] = [[] for _ in everyones]
+        for part, its in found:
+            for holder, held, key in its:
+                if holder == part.piece.owner:
+                    continue
+                if part.piece.owner == rank():
+                    wanted[holder].append((key, dtype_of(part)))
+                if holder == rank():
+                    sent[part.piece.owner].append(key.of(held, kept[held]))
+        given = exchange(sent, wanted, "elastic/parts/divided")
+        for part, its in found:
+            if part.piece.owner == rank() and its:
+                values = [
+                    key.of(held, kept[held]) if holder == rank() else given[key]
+                    for holder, held, key in its
+                ]
+                part.variable.assign(np.concatenate(values).reshape(part.shape))
         # Copies of others' parts stay, until all have copies of the new ones.
         self._copies.follow(number)
 
@@ -200,28 +209,33 @@ class KeptParts:
             ),
         }
 
-    def _holders(
+    def _sources(
         self, everyones: Sequence[Mapping[str, Any]], number: int
-    ) -> dict[Key, list[int]]:
-        """By part: the ranks that have it; none, if it is still as it was built."""
-        holders: dict[Key, list[int]] = {key: [] for key, _ in self._copies.parts()}
-        for of, theirs in enumerate(everyones):
-            for place, index in dict(theirs["kept"]).get(number, ()):
-                holders[place, index].append(of)
+    ) -> list[tuple[Part, list[tuple[int, Key, Key]]]]:
+        """By part: see `sources`; nothing, if it is still as it was built."""
+        held = [
+            [Key(*key) for key in dict(theirs["kept"]).get(number, ())]
+            for theirs in everyones
+        ]
         is_new = number == 0 and all(theirs["is_new"] for theirs in everyones)
-        for (place, index), holding in holders.items():
-            if holding or is_new:
-                continue
-            variable = self._divisions[place].parts[index].variable
-            raise _gone(
-                f"'{getattr(variable, 'path', variable.name)}' of optimizer "
-                f"'{self._optimizers[place].name}' was kept by two ranks, and both are "
-                "lost"
-                if number
-                else f"optimizer '{self._optimizers[place].name}' had a state before, "
-                "and a rank was lost before the ranks had copies of it"
-            )
-        return holders
+        found = []
+        for key, part in self._copies.parts():
+            its = sources(key, held, part.piece.owner)
+            if its is None and not is_new:
+                raise self._lost(key, part, number)
+            found.append((part, its or []))
+        return found
+
+    def _lost(self, key: Key, part: Part, number: int) -> RingKerasError:
+        variable = part.variable
+        return _gone(
+            f"'{getattr(variable, 'path', variable.name)}' of optimizer "
+            f"'{self._optimizers[key.optimizer].name}' was kept by two ranks, and both "
+            "are lost"
+            if number
+            else f"optimizer '{self._optimizers[key.optimizer].name}' had a state "
+            "before, and a rank was lost before the ranks had copies of it"
+        )
 
 
 def _gone(why: str) -> RingKerasError:

@@ -323,7 +323,7 @@ class GradientReducer:
         """Puts the slices of all ranks into `reduced`."""
         for index, gradient in enumerate(shared):
             if isinstance(gradient, tf.IndexedSlices):
-                reduced[index] = allreduce(
+                gathered = allreduce(
                     gradient,
                     self._options.op,
                     name=f"gradients/sparse{index}",
@@ -331,6 +331,8 @@ class GradientReducer:
                     postscale_factor=factor,
                     process_set=self.process_set,
                 )
+                # An optimizer may go on with some of its rows only.
+                reduced[index] = rounded(gathered)
 
     def of_examples(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]

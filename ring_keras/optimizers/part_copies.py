@@ -20,7 +20,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.job import current_job
 from ring_keras.job.topology import rank, size
 from ring_keras.optimizers.part_exchange import Key, Values, exchange, keepers_of
-from ring_keras.optimizers.state_division import Part, StateDivision
+from ring_keras.optimizers.state_division import Part, StateDivision, dtype_of
 from ring_keras.values.objects import allgather_object
 
 __all__ = ["Copies", "PartCopies"]
@@ -93,18 +93,18 @@ class PartCopies:
     def parts(self) -> list[tuple[Key, Part]]:
         """All ranks', in the same order on all of them."""
         return [
-            ((place, index), part)
+            (Key(place, part.number, part.piece.begin, part.piece.end), part)
             for place, division in enumerate(self._divisions)
-            for index, part in enumerate(division.parts)
+            for part in division.parts
         ]
 
     def own(self) -> dict[Key, Values]:
         """This rank's, as they are now."""
         # As in `read_value`: a step writes elsewhere while they are kept.
         return {
-            key: np.asarray(internals.tensorflow_variable(part.variable).numpy())
+            key: np.reshape(internals.tensorflow_variable(part.variable).numpy(), -1)
             for key, part in self.parts()
-            if self._divisions[key[0]].has(part)
+            if self._divisions[key.optimizer].has(part)
         }
 
     def steps(self) -> list[int]:
@@ -152,11 +152,11 @@ class PartCopies:
         sent: list[list[Values]] = [[] for _ in keepers]
         sent[keepers[rank()]] = list(own.values())
         wanted = [
-            {
-                key: part
+            [
+                (key, dtype_of(part))
                 for key, part in self.parts()
-                if part.owner == of and keeper == rank()
-            }
+                if part.piece.owner == of and keeper == rank()
+            ]
             for of, keeper in enumerate(keepers)
         ]
         return exchange(sent, wanted, "elastic/parts/kept")

@@ -1,22 +1,46 @@
 """Parts of a divided state on their way from rank to rank."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from ring_keras import _native
-from ring_keras.optimizers.state_division import Part
 
-__all__ = ["Key", "Values", "exchange", "keepers_of", "same_bits"]
+__all__ = ["Key", "Values", "exchange", "keepers_of", "same_bits", "sources"]
 
 Values: TypeAlias = npt.NDArray[Any]
-"""What a part has."""
+"""What a part has, as one row."""
 
-Key: TypeAlias = tuple[int, int]
-"""Which optimizer, and which of its parts."""
+
+class Key(NamedTuple):
+    """Some elements of a divided state.
+
+    Attributes:
+        optimizer: Its place among those whose state is divided.
+        number: Which of its variables that are divided.
+        begin: The first element.
+        end: The one after the last.
+    """
+
+    optimizer: int
+    number: int
+    begin: int
+    end: int
+
+    def overlap(self, other: "Key") -> "Key | None":
+        """What both have."""
+        if self[:2] != other[:2]:
+            return None
+        common = self._replace(
+            begin=max(self.begin, other.begin), end=min(self.end, other.end)
+        )
+        return common if common.begin < common.end else None
+
+    def of(self, whole: "Key", values: Values) -> Values:
+        """These elements in the values of more of them."""
+        return values[self.begin - whole.begin : self.end - whole.begin]
 
 
 def keepers_of(hosts: Sequence[str]) -> list[int]:
@@ -34,9 +58,46 @@ def keepers_of(hosts: Sequence[str]) -> list[int]:
     return keepers
 
 
+def sources(
+    wanted: Key, held: Sequence[Iterable[Key]], first: int
+) -> list[tuple[int, Key, Key]] | None:
+    """Where to take elements from.
+
+    Args:
+        wanted: They.
+        held: By rank: what it has.
+        first: The rank to ask first; then come the others in their order.
+
+    Returns:
+        Ranks, what each of them has, and what of that to take: together all that is
+        wanted, in its order. None if nobody has some of it.
+    """
+    ranks = [first, *(rank for rank in range(len(held)) if rank != first)]
+    found: list[tuple[int, Key, Key]] = []
+    begin = wanted.begin
+    while begin < wanted.end:
+        rest = wanted._replace(begin=begin)
+        for rank in ranks:
+            its = next(
+                (
+                    (key, common)
+                    for key in held[rank]
+                    if (common := rest.overlap(key)) and common.begin == begin
+                ),
+                None,
+            )
+            if its is not None:
+                found.append((rank, *its))
+                begin = its[1].end
+                break
+        else:
+            return None
+    return found
+
+
 def exchange(
     sent: Sequence[Sequence[Values]],
-    wanted: Sequence[Mapping[Key, Part]],
+    wanted: Sequence[Sequence[tuple[Key, npt.DTypeLike]]],
     name: str,
 ) -> dict[Key, Values]:
     """Has ranks send each other parts, which both sides know; collective.
@@ -52,10 +113,9 @@ def exchange(
     received, _ = _native.alltoall(array, rows, name)
     found: dict[Key, Values] = {}
     begin = 0
-    for key, part in (item for its in wanted for item in its.items()):
-        dtype = np.dtype(tf.as_dtype(part.variable.dtype).as_numpy_dtype)
-        end = begin + int(np.prod(part.shape, dtype=np.int64)) * dtype.itemsize
-        found[key] = received[begin:end].view(dtype).reshape(part.shape)
+    for key, dtype in (item for its in wanted for item in its):
+        end = begin + (key.end - key.begin) * np.dtype(dtype).itemsize
+        found[key] = received[begin:end].view(dtype)
         begin = end
     return found
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import keras
 
-__all__ = ["SHARDABLE", "can_shard", "can_shard_inside"]
+__all__ = ["SHARDABLE", "can_cut", "can_shard", "can_shard_inside"]
 
 SHARDABLE: Final = (
     "Adadelta",
@@ -23,6 +23,18 @@ SHARDABLE: Final = (
 )
 """Optimizers of Keras whose state of a variable is made from that variable, and used in
 its update alone. Of a subclass there is no telling."""
+
+# These update an element by means or products over the variable.
+_WHOLE: Final = ("Adafactor", "Lamb", "Muon")
+
+
+def can_cut(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Whether ranks can have pieces of a variable's state, with the same bits."""
+    if isinstance(optimizer, keras.optimizers.SGD) and not optimizer.momentum:
+        return False  # Nothing is kept that could be divided.
+    return not any(
+        type(optimizer) is getattr(keras.optimizers, name, None) for name in _WHOLE
+    )
 
 
 def can_shard(optimizer: keras.optimizers.Optimizer) -> bool:

@@ -88,12 +88,22 @@ class ShardedFiles:
         shard = shard_of(variable)
         if shard is None:
             return variable.numpy()
-        is_own = shard.owner == self._process_set.ranks[self._process_set.rank()]
+        rank = self._process_set.ranks[self._process_set.rank()]
         dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
-        value = variable.numpy() if is_own else np.zeros(shard.shape, dtype)
-        name = f"optimizer/save/{index}"
-        whole = broadcast(value, shard.owner, name=name, process_set=self._process_set)
-        return whole.numpy()
+        values = []
+        for place, piece in enumerate(shard.pieces):
+            is_own = piece.owner == rank
+            empty = np.zeros(() if is_own else shard.shape_of(piece), dtype)
+            value = broadcast(
+                variable.numpy() if is_own else empty,
+                piece.owner,
+                name=f"optimizer/save/{index}/{place}",
+                process_set=self._process_set,
+            )
+            values.append(value.numpy())
+        if not shard.is_cut:
+            return values[0]
+        return np.concatenate([v.reshape(-1) for v in values]).reshape(shard.shape)
 
     def _load(self, store: Any) -> None:
         """This rank's part of a whole state."""
@@ -105,9 +115,7 @@ class ShardedFiles:
             return
         rank = self._process_set.ranks[self._process_set.rank()]
         for index, variable in enumerate(variables):
-            shard = shard_of(variable)
-            if shard is None or shard.owner == rank:
-                variable.assign(store[str(index)])
+            _assign_own(variable, store[str(index)], rank)
         if _loading.kept is not None:
             values = [np.array(store[str(index)]) for index in range(len(variables))]
             _loading.kept[id(self._optimizer)] = values
@@ -179,8 +187,17 @@ def give_loaded(
                 name=f"optimizer/loaded/{place}/{index}",
                 process_set=process_set,
             )
-            if shard is None or shard.owner == rank:
-                variable.assign(given)
+            _assign_own(variable, given, rank)
+
+
+def _assign_own(variable: Any, value: Any, rank: int) -> None:
+    """Gives a variable what it has on this rank of the value of the whole."""
+    shard = shard_of(variable)
+    piece = None if shard is None else shard.piece_of(rank)
+    if shard is None:
+        variable.assign(value)
+    elif piece is not None:
+        variable.assign(shard.cut(np.asarray(value), piece))
 
 
 class _Save(threading.local):

@@ -1,25 +1,28 @@
-"""The updates of an optimizer whose state is divided: each variable's by one rank.
+"""The updates of an optimizer whose state is divided: each element's by one rank.
 
-All ranks have all gradients, reduced and clipped. One rank has what the optimizer keeps
-for a variable, and updates it; then the others take the variable from that rank. So
-each update is computed by Keras's own methods, from the same numbers, and all ranks
-have the same bits.
+All ranks have all gradients, reduced and clipped. A rank updates the variables, and the
+pieces of variables, of which it has what the optimizer keeps; then the others take them
+from that rank. So each update is computed by Keras's own methods, from the same
+numbers, and all ranks have the same bits.
 
 What each rank trains for itself (`local_layers`) every rank updates for itself.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
 from ring_keras.ops.broadcast import grouped_broadcast
+from ring_keras.ops.shards import Piece, Shard
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_values import Gradient
+from ring_keras.optimizers.slices import Slice, Slices, put_together
 from ring_keras.optimizers.state_division import StateDivision
 
 __all__ = ["ShardedState"]
@@ -46,6 +49,7 @@ class ShardedState:
         self._process_set = process_set
         self._update_these = update
         self.division = division
+        self._slices = Slices(optimizer)
 
     def install(self) -> None:
         """Puts the methods into the optimizer; divides what it has by now."""
@@ -54,6 +58,7 @@ class ShardedState:
         internals.replace(optimizer, internals.APPLY_WEIGHT_DECAY, self._decay)
         internals.replace(optimizer, internals.UPDATE_AVERAGES, self._update_averages)
         internals.replace(optimizer, internals.TAKE_AVERAGES, self._take_averages)
+        self._slices.install()
         self.division.begin()
 
     def _update(
@@ -62,15 +67,35 @@ class ShardedState:
         trainable_variables: Sequence[Any],
         learning_rate: Any,
     ) -> None:
-        """Of this rank's variables; then all ranks take all of them."""
+        """Of what this rank has; then all ranks take all of it."""
         self.division.require_same_ranks()
         own = [
             (gradient, variable)
             for gradient, variable in zip(grads, trainable_variables, strict=True)
             if self.division.updates(variable)
         ]
+        slices = self._load(trainable_variables)
+        # Of the others Keras has asked for it before.
+        type(self._optimizer)._apply_weight_decay(
+            self._optimizer, [one.variable for one in slices]
+        )
+        gradients = {
+            internals.variable_key(variable): gradient
+            for gradient, variable in zip(grads, trainable_variables, strict=True)
+        }
+        own += [
+            (one.gradient(gradients[internals.variable_key(one.whole)]), one.variable)
+            for one in slices
+        ]
         self._update_these([g for g, _ in own], [v for _, v in own], learning_rate)
-        self._share(trainable_variables, "update")
+        self._share(trainable_variables, slices, "update")
+
+    def _load(self, variables: Sequence[Any]) -> list[Slice]:
+        """This rank's pieces of those of these that several ranks update."""
+        return [
+            self._slices.load(variable, shard, piece)
+            for variable, shard, piece in self.division.cut_variables(variables)
+        ]
 
     def _decay(self, variables: Sequence[Any]) -> None:
         type(self._optimizer)._apply_weight_decay(
@@ -78,7 +103,7 @@ class ShardedState:
         )
 
     def _update_averages(self, trainable_variables: Sequence[Any]) -> None:
-        with self._own_averages(trainable_variables) as own:
+        with self._own_averages(trainable_variables) as (own, _):
             type(self._optimizer)._update_model_variables_moving_average(
                 self._optimizer, own
             )
@@ -86,14 +111,12 @@ class ShardedState:
     def _take_averages(self, trainable_variables: Sequence[Any]) -> None:
         """Makes the moving averages the variables' values, on all ranks."""
         self.division.require_same_ranks()
-        with self._own_averages(trainable_variables) as own:
+        with self._own_averages(trainable_variables) as (own, slices):
             type(self._optimizer)._overwrite_model_variables_with_average_value(
                 self._optimizer, own
             )
-        self._share(
-            [variable for variable, _ in self._averaged(trainable_variables)],
-            "averages",
-        )
+        averaged = [variable for variable, _ in self._averaged(trainable_variables)]
+        self._share(averaged, slices, "averages")
 
     def change_averages(self, change: Callable[[], None]) -> None:
         """Has all ranks take what one of Keras's callbacks makes of the averages.
@@ -104,29 +127,41 @@ class ShardedState:
         self.division.require_same_ranks()
         attributes = vars(self._optimizer)
         variables = attributes[internals.TRAINABLE_VARIABLES]
-        with self._own_averages(variables) as own:
+        with self._own_averages(variables) as (own, slices):
             attributes[internals.TRAINABLE_VARIABLES] = own
             try:
                 change()
             finally:
                 attributes[internals.TRAINABLE_VARIABLES] = variables
-        self._share([variable for variable, _ in self._averaged(variables)], "averages")
+        averaged = [variable for variable, _ in self._averaged(variables)]
+        self._share(averaged, slices, "averages")
 
     @contextlib.contextmanager
-    def _own_averages(self, variables: Sequence[Any]) -> Iterator[list[Any]]:
-        """This rank's of these variables; the optimizer has their averages alone."""
-        own = [
-            pair
-            for pair in self._averaged(variables)
-            if self.division.has_state(pair[1])
-        ]
+    def _own_averages(
+        self, variables: Sequence[Any]
+    ) -> Iterator[tuple[list[Any], list[Slice]]]:
+        """This rank's of these variables; the optimizer has their averages alone.
+
+        Yields:
+            Variables, and slices of others; and these slices again.
+        """
+        averages = {
+            internals.variable_key(variable): average
+            for variable, average in self._averaged(variables)
+        }
+        averaged = [variable for variable, _ in self._averaged(variables)]
+        slices = self._load(averaged)
+        own = list(filter(self.division.updates, averaged))
+        wholes = [*own, *(one.whole for one in slices)]
         attributes = vars(self._optimizer)
-        averages = attributes[internals.AVERAGES]
-        attributes[internals.AVERAGES] = [average for _, average in own]
+        before = attributes[internals.AVERAGES]
+        attributes[internals.AVERAGES] = [
+            averages[internals.variable_key(variable)] for variable in wholes
+        ]
         try:
-            yield [variable for variable, _ in own]
+            yield [*own, *(one.variable for one in slices)], slices
         finally:
-            attributes[internals.AVERAGES] = averages
+            attributes[internals.AVERAGES] = before
 
     def _averaged(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Those of which there are averages, each with its own, as Keras pairs them."""
@@ -134,25 +169,53 @@ class ShardedState:
         pairs = zip(variables, averages, strict=False)
         return [pair for pair in pairs if pair[1] is not None]
 
-    def _share(self, variables: Sequence[Any], what: str) -> None:
-        """Has each rank take these variables from those that have updated them."""
+    def _share(
+        self, variables: Sequence[Any], slices: Sequence[Slice], what: str
+    ) -> None:
+        """Has each rank take these variables from those that have updated them.
+
+        Args:
+            variables: Of the model.
+            slices: This rank's new pieces of them.
+            what: Was done.
+        """
         if len(self.division.members()) == 1:
             return
-        groups: dict[tuple[int, str], list[Any]] = {}
+        own = {internals.variable_key(one.whole): one.variable for one in slices}
+        groups: dict[tuple[int, str], list[tuple[tf.Variable, Shard, Piece]]] = {}
         for variable in map(internals.tensorflow_variable, variables):
-            owner = self.division.owner(variable)
-            if owner is not None:
-                key = owner, variable.dtype.base_dtype.name
-                groups.setdefault(key, []).append(variable)
+            shard = self.division.shard(variable)
+            if shard is None:
+                continue
+            for piece in shard.pieces:
+                key = piece.owner, variable.dtype.base_dtype.name
+                groups.setdefault(key, []).append((variable, shard, piece))
+        found: dict[Hashable, dict[Piece, tf.Tensor]] = {}
         with one_step(is_of_training=False):
             for owner, dtype in sorted(groups):
                 group = groups[owner, dtype]
                 values = grouped_broadcast(
-                    group,
+                    [_sent(*one, own) for one in group],
                     owner,
                     name=f"optimizer/{what}/{owner}/{dtype}",
                     process_set=self._process_set,
                 )
-                if owner != rank():
-                    for variable, value in zip(group, values, strict=True):
+                for (variable, shard, piece), value in zip(group, values, strict=True):
+                    if shard.is_cut:
+                        found.setdefault(variable.ref(), {})[piece] = value
+                        if len(found[variable.ref()]) == len(shard.pieces):
+                            put_together(variable, shard, found[variable.ref()])
+                    elif owner != rank():
                         variable.assign(value)
+
+
+def _sent(
+    variable: tf.Variable, shard: Shard, piece: Piece, own: Mapping[Hashable, Any]
+) -> Any:
+    """What this rank has of a piece, or something of its shape."""
+    if not shard.is_cut:
+        return variable
+    if piece.owner == rank():
+        return own[internals.variable_key(variable)]
+    shape = shard.shape_of(piece)
+    return tf.raw_ops.Empty(shape=shape, dtype=variable.dtype.base_dtype)

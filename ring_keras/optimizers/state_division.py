@@ -1,42 +1,53 @@
-"""How the ranks divide what an optimizer keeps: each variable's state is one rank's.
+"""How the ranks divide what an optimizer keeps: each has a piece of it.
 
-The optimizer is built for all of its variables, in Keras's order. What another rank has
-is an empty variable, at the place and of the name that Keras gives it. So files have
-the places that they have without us, and all that counts variables counts as before.
+The optimizer is built for all of its variables, in Keras's order. A rank has an empty
+variable in the place of what others have, and a smaller one in the place of what it
+has with others, of the name that Keras gives it. So files have the places that they
+have without us, and all that counts variables counts as before.
 
 What each rank trains for itself (`local_layers`) is not divided: every rank has the
 state of its own.
 """
 
-import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
-from ring_keras.ops.shards import Shard, set_shard, shard_of
+from ring_keras.ops.shards import Piece, Shard, set_shard, shard_of
+from ring_keras.optimizers.even_pieces import cut_evenly, whole_pieces
+from ring_keras.optimizers.shardable import can_cut
 
-__all__ = ["Part", "StateDivision", "balanced"]
+__all__ = ["Part", "StateDivision", "dtype_of"]
 
 
 class Part(NamedTuple):
-    """A variable that one rank has, and updates, for all.
+    """What one rank has of one of the optimizer's variables.
 
     Attributes:
-        variable: Empty on the others.
-        owner: The rank that has it.
-        shape: There.
+        variable: Empty on the others, or with their part.
+        number: Which variable it is of those that are divided.
+        piece: Which elements of it, and the rank.
+        shape: With which that rank has them.
     """
 
     variable: Any
-    owner: int
+    number: int
+    piece: Piece
     shape: tuple[int, ...]
+
+
+def dtype_of(part: Part) -> np.dtype[Any]:
+    """Of its values."""
+    found: np.dtype[Any] = np.dtype(tf.as_dtype(part.variable.dtype).as_numpy_dtype)
+    return found
 
 
 class StateDivision:
@@ -57,15 +68,16 @@ class StateDivision:
         self._optimizer = optimizer
         self._process_set = process_set
         self._is_local = is_local
-        # By variable, of those that it is built with: the rank. None: each rank is.
-        self._owners: dict[Hashable, int | None] = {}
+        # By variable, of those that it is built with: who has its state. None: each
+        # rank has.
+        self._shards: dict[Hashable, Shard | None] = {}
         # What Adafactor is about to add.
         self._means: internals.Means | None = None
         # This rank and the number of ranks, when it was built.
         self._place: tuple[int, int] | None = None
         self.parts: list[Part] = []
-        """What is divided, in the order in which it was built: the same on all ranks,
-        and for any number of them."""
+        """What is divided, in the order in which it was built, the same on all ranks.
+        Their variables are the same for any number of ranks, too."""
 
     def begin(self) -> None:
         """Divides what the optimizer has by now."""
@@ -83,10 +95,11 @@ class StateDivision:
         # By what the ranks have in common.
         common = [v for v in variables if not self._is_local(v)]
         members = self.members()
-        places = balanced(list(map(_nbytes, common)), len(members))
-        self._owners = dict.fromkeys(map(internals.variable_key, variables))
-        for variable, place in zip(common, places, strict=True):
-            self._owners[internals.variable_key(variable)] = members[place]
+        divide = cut_evenly if can_cut(self._optimizer) else whole_pieces
+        self._shards = dict.fromkeys(map(internals.variable_key, variables))
+        for variable, pieces in zip(common, divide(common, members), strict=True):
+            key = internals.variable_key(variable)
+            self._shards[key] = Shard(tuple(variable.shape), pieces)
         self._means = internals.expected_means(self._optimizer, variables)
         internals.replace(self._optimizer, internals.ADD_FROM_REFERENCE, self._add)
         internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_mean)
@@ -107,9 +120,8 @@ class StateDivision:
         cls = type(self._optimizer)
         # What accumulates has each rank's own gradients, until they are reduced.
         accumulates = name == internals.GRADIENT_ACCUMULATOR
-        add: Callable[..., Any] = functools.partial(cls.add_variable, self._optimizer)
-        if not self.updates(reference_variable) and not accumulates:
-            add = self._add_empty
+        shard = None if accumulates else self.shard(reference_variable)
+        add = self._adding(shard)
         internals.replace(self._optimizer, internals.ADD_VARIABLE, add)
         try:
             variable = cls.add_variable_from_reference(
@@ -117,37 +129,45 @@ class StateDivision:
             )
         finally:
             internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_mean)
-        if not accumulates:
-            self._mark(variable, reference_variable, reference_variable.shape)
+        if shard is not None:
+            self._mark(variable, shard)
         return variable
 
     def _add_mean(self, shape: Any, *args: Any, **kwargs: Any) -> Any:
         """In place of the optimizer's, where Keras names no variable."""
-        add: Callable[..., Any] = functools.partial(
-            type(self._optimizer).add_variable, self._optimizer
-        )
         if self._means is None:  # All ranks have it.
-            return add(shape, *args, **kwargs)
-        reference = internals.next_mean(self._means, shape)
-        if not self.updates(reference):
-            add = self._add_empty
-        variable = add(shape, *args, **kwargs)
-        self._mark(variable, reference, shape)
+            return self._adding(None)(shape, *args, **kwargs)
+        shard = self.shard(internals.next_mean(self._means, shape))
+        if shard is not None:  # Whose variable is not cut.
+            (piece,) = shard.pieces
+            whole = Piece(piece.owner, 0, math.prod(shape))
+            shard = Shard(tuple(shape), (whole,))
+        variable = self._adding(shard)(shape, *args, **kwargs)
+        if shard is not None:
+            self._mark(variable, shard)
         return variable
 
-    def _add_empty(self, shape: Any, *args: Any, **kwargs: Any) -> Any:
-        return type(self._optimizer).add_variable(
-            self._optimizer, (0,), *args, **kwargs
-        )
+    def _adding(self, shard: Shard | None) -> Callable[..., Any]:
+        """The optimizer's method, for what this rank has of a variable."""
+        cls = type(self._optimizer)
 
-    def _mark(self, variable: Any, reference: Any, shape: Sequence[int]) -> None:
-        """Says of what is kept for another variable who has it, if one rank does."""
-        owner = self.owner(reference)
-        if owner is None:
-            return
-        self.parts.append(Part(variable, owner, tuple(shape)))
+        def add(shape: Any, *args: Any, **kwargs: Any) -> Any:
+            if shard is not None:
+                piece = shard.piece_of(rank())
+                shape = (0,) if piece is None else shard.shape_of(piece)
+            return cls.add_variable(self._optimizer, shape, *args, **kwargs)
+
+        return add
+
+    def _mark(self, variable: Any, shard: Shard) -> None:
+        """Says of what is kept for another variable who has it."""
+        number = 1 + max((part.number for part in self.parts), default=-1)
+        self.parts += [
+            Part(variable, number, piece, shard.shape_of(piece))
+            for piece in shard.pieces
+        ]
         if len(self.members()) > 1:
-            set_shard(variable, Shard(owner, tuple(shape)))
+            set_shard(variable, shard)
             internals.replace(
                 variable, internals.SERIALIZE_TO_TENSORS, self._refuse_checkpoint
             )
@@ -164,7 +184,7 @@ class StateDivision:
 
     def has(self, part: Part) -> bool:
         """Whether this rank has it, by the number that it had when it was built."""
-        return self._place is not None and part.owner == self._place[0]
+        return self._place is not None and part.piece.owner == self._place[0]
 
     def follow_ranks(self) -> bool:
         """Builds it for the ranks that there are now; returns whether it had to.
@@ -182,6 +202,7 @@ class StateDivision:
         variables = list(internals.trainable_variables(optimizer))
         unfiled = internals.unfiled_state([optimizer])
         has_untracked = bool(internals.untracked_placeholders(optimizer))
+        place = None if self._place is None else self._place[0]
         before = internals.forget_state(optimizer)
         self.build(variables)
         optimizer.built = True
@@ -190,21 +211,28 @@ class StateDivision:
         if has_untracked:
             internals.untrack_placeholders(optimizer)
         for old, new in zip(before, internals.optimizer_state(optimizer), strict=True):
-            if self.has_state(new) and old.shape == new.shape:
-                new.assign(old)
+            _keep(old, place, new)
 
-    def owner(self, variable: Any) -> int | None:
-        """The rank that updates a variable of the model; None: each does."""
-        return self._owners[internals.variable_key(variable)]
+    def shard(self, variable: Any) -> Shard | None:
+        """Who updates what of a variable of the model; None: each rank all of it."""
+        return self._shards[internals.variable_key(variable)]
 
     def updates(self, variable: Any) -> bool:
-        """Whether this rank does that."""
-        return self.owner(variable) in (None, rank())
+        """Whether this rank does that, to all of it."""
+        shard = self.shard(variable)
+        return shard is None or (
+            not shard.is_cut and shard.piece_of(rank()) is not None
+        )
 
-    def has_state(self, variable: Any) -> bool:
-        """Whether one of the optimizer's is not another rank's."""
-        shard = shard_of(variable)
-        return shard is None or shard.owner == rank()
+    def cut_variables(
+        self, variables: Iterable[Any]
+    ) -> Iterator[tuple[Any, Shard, Piece]]:
+        """Those of these of which this rank updates some elements, and which."""
+        for variable in variables:
+            shard = self.shard(variable)
+            piece = None if shard is None else shard.piece_of(rank())
+            if shard is not None and shard.is_cut and piece is not None:
+                yield variable, shard, piece
 
     def members(self) -> list[int]:
         """The ranks that divide it."""
@@ -233,17 +261,30 @@ class StateDivision:
             )
 
 
-def balanced(sizes: Sequence[int], places: int) -> list[int]:
-    """Divides things, so that each place has about as much: the largest ones first."""
-    loads = [0] * places
-    result = [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        place = loads.index(min(loads))
-        result[index] = place
-        loads[place] += sizes[index]
-    return result
+def _keep(old: Any, place: int | None, new: Any) -> None:
+    """Has a variable of a state have what this rank had of it.
 
-
-def _nbytes(variable: Any) -> int:
-    dtype = tf.as_dtype(variable.dtype)
-    return int(math.prod(variable.shape) * dtype.size)
+    Args:
+        old: What it had.
+        place: The rank that it was then; None: it had all.
+        new: What it has now.
+    """
+    before, now = shard_of(old), shard_of(new)
+    shard = now or before
+    if shard is None:
+        new.assign(old)
+        return
+    whole = Piece(rank(), 0, math.prod(shard.shape))
+    theirs = whole if before is None or place is None else before.piece_of(place)
+    ours = whole if now is None else now.piece_of(rank())
+    if theirs is None or ours is None:
+        return
+    begin, end = max(theirs.begin, ours.begin), min(theirs.end, ours.end)
+    if begin >= end:
+        return
+    values = np.array(internals.tensorflow_variable(new).numpy())
+    given = internals.tensorflow_variable(old).numpy().reshape(-1)
+    values.reshape(-1)[begin - ours.begin : end - ours.begin] = given[
+        begin - theirs.begin : end - theirs.begin
+    ]
+    new.assign(values)

@@ -7,9 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.job.process_set import has_peers
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.fused_update import FusedUpdate
-from ring_keras.optimizers.gradient_values import Gradient
+from ring_keras.optimizers.gradient_values import Gradient, rounded
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 from ring_keras.optimizers.sharded_state import ShardedState
 from ring_keras.optimizers.state_division import StateDivision
@@ -125,7 +126,11 @@ class UpdateHook(OptimizerHook):
             weight = None if accumulates else self._reducer.step_weight()
             sources = sources_of(self._sources, grads)
             grads = self._reduced(grads, sources, weight, are_sums=accumulates)
-        return type(self._optimizer)._clip_gradients(self._optimizer, grads)
+        clipped = type(self._optimizer)._clip_gradients(self._optimizer, grads)
+        if self._optimizer.global_clipnorm and has_peers(self.process_set):
+            # Ranks that divide the state go on with pieces of them.
+            clipped = list(map(rounded, clipped))
+        return clipped
 
     def _accumulates(self) -> bool:
         return bool(self._optimizer.gradient_accumulation_steps)

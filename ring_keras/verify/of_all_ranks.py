@@ -106,19 +106,20 @@ def gather(recording: Recording) -> OfAllRanks:
 
 def _bring_parts(recording: Recording, steps: int) -> None:
     """Gives each rank the others' parts of what optimizers keep; collective."""
-    places = recording.state.own_parts() if steps else []
+    shards = recording.state.shards() if steps else {}
     states = [*recording.before[:steps], *recording.after[:steps]]
+    if not any(ring.allgather_object(bool(shards), name="verify/divided")):
+        return
     own = [
-        {} if state is None else {place: state[place] for place in places}
+        {} if state is None else {place: state[place].reshape(-1) for place in shards}
         for state in states
     ]
-    if not any(ring.allgather_object(bool(places), name="verify/divided")):
-        return
-    for theirs in ring.allgather_object(own, name="verify/parts"):
-        for state, parts in zip(states, theirs, strict=True):
-            for place, value in parts.items():
-                if state is not None:
-                    state[place] = value
+    everyones = ring.allgather_object(own, name="verify/parts")
+    for number, state in enumerate(states):
+        for place, shard in shards.items():
+            if state is not None:
+                pieces = [everyones[its.owner][number][place] for its in shard.pieces]
+                state[place] = np.concatenate(pieces).reshape(shard.shape)
 
 
 def _compare(recording: Recording, values: Sequence[Array], step: int) -> Apart | None:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from ring_keras import keras_internals as internals
-from ring_keras.ops.shards import shard_of
+from ring_keras.ops.shards import Shard, shard_of
 from ring_keras.optimizers.common_variables import common_variables, common_weights
 from ring_keras.optimizers.hooking import divisions_of
 from ring_keras.states.weight_digests import variable_name
@@ -25,8 +25,8 @@ class TrainedState:
     """The variables of a model and of its optimizers, once they are all there.
 
     Without those that each rank has its own of by intent, and without the state of
-    random generators. What optimizers with `shard_state=True` keep comes last; another
-    rank's part is empty here.
+    random generators. What optimizers with `shard_state=True` keep comes last: this
+    rank's part of it.
 
     Args:
         model: The model.
@@ -38,7 +38,13 @@ class TrainedState:
         self.weights = {variable_name(v) for v in common_weights(model, is_local)}
         """Names of those that are the model's own."""
         self._divided = divisions_of(internals.optimizers_of(model))
-        parts = [part.variable for division in self._divided for part in division.parts]
+        parts = list(
+            {
+                id(part.variable): part.variable
+                for division in self._divided
+                for part in division.parts
+            }.values()
+        )
         keys = set(map(id, parts))
         common = [v for v in common_variables(model, is_local) if id(v) not in keys]
         self.common_count = len(common)
@@ -65,16 +71,10 @@ class TrainedState:
             for old, new in zip(before, values, strict=True)
         ]
 
-    def own_parts(self) -> list[int]:
-        """The places of those that this rank has, and others have not."""
-        parts = [
-            (division, part) for division in self._divided for part in division.parts
-        ]
-        return [
-            place
-            for place, (division, part) in enumerate(parts, start=self.common_count)
-            if shard_of(part.variable) is not None and division.has(part)
-        ]
+    def shards(self) -> dict[int, Shard]:
+        """By their places: who has what of those that are divided."""
+        found = enumerate(map(shard_of, self._variables))
+        return {place: shard for place, shard in found if shard is not None}
 
     def make_whole(self) -> None:
         """In a job of one rank: makes what others have had, with values to come."""

@@ -196,9 +196,13 @@ for Log.fit in range(case.get("fits", 1)):
 
 
 def whole(variable):
-    part = shard_of(variable)
+    shard = shard_of(variable)
     value = np.array(variable)
-    return value if part is None else ring.broadcast_object(value, part.owner)
+    if shard is None:
+        return value
+    owners = [piece.owner for piece in shard.pieces]
+    pieces = [ring.broadcast_object(value.reshape(-1), owner) for owner in owners]
+    return np.concatenate(pieces).reshape(shard.shape)
 
 
 def everything(model):

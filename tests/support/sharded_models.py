@@ -17,10 +17,14 @@ STEPS = 6
 
 
 def layers() -> list[keras.layers.Layer]:
-    """More variables than ranks, one of them with a constraint."""
+    """More variables than ranks, one of them with a constraint.
+
+    Of 2 or 3 ranks several have pieces of the large ones, the last of which does not
+    end with a whole vector.
+    """
     return [
-        keras.layers.Dense(8, activation="tanh", kernel_constraint="max_norm"),
-        keras.layers.Dense(5, activation="tanh"),
+        keras.layers.Dense(40, activation="tanh", kernel_constraint="max_norm"),
+        keras.layers.Dense(25, activation="tanh"),
         keras.layers.Dense(1, activation="sigmoid", dtype="float32"),
     ]
 

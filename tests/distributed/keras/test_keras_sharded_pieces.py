@@ -1,0 +1,248 @@
+"""Variables of whose state several ranks have pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from support import training
+from support.sharded_models import optimizers, state_bytes, values
+
+import ring_keras as ring
+from ring_keras import _libraries
+from ring_keras.ops.shards import Shard, shard_of
+
+WORDS = 100
+
+
+def build(seed: int) -> keras.Model:
+    """One whose variables are few and large.
+
+    A table, of whose gradient a rank has some rows, some of them twice. Of 2 and 3
+    ranks pieces of it are rows; of 3 and 4, a piece of the second kernel ends within
+    one.
+    """
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential(
+        [
+            keras.Input((8,), dtype="int32"),
+            keras.layers.Embedding(WORDS, 64),
+            keras.layers.Reshape((8, 8, 8)),
+            keras.layers.Conv2D(40, 3, activation="tanh"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def without_decay_of_tables() -> keras.optimizers.Optimizer:
+    optimizer = optimizers.AdamW(0.01, weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["embeddings"])
+    return optimizer
+
+
+def without_decay_of_first() -> keras.optimizers.Optimizer:
+    """By the variable itself, which `build` is not given before."""
+    optimizer = optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1)
+    build = optimizer.build
+
+    def excluding(variables: list[keras.Variable]) -> None:
+        if not optimizer.built:
+            optimizer.exclude_from_weight_decay(var_list=variables[1:2])
+        build(variables)
+
+    optimizer.build = excluding
+    return optimizer
+
+
+MAKERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "sgd_without_state": lambda: optimizers.SGD(0.1),
+    "sgd": without_decay_of_first,
+    "sgd_clipped": lambda: optimizers.SGD(0.1, momentum=0.9, clipnorm=0.03),
+    "sgd_accumulated": lambda: optimizers.SGD(
+        0.1, momentum=0.9, gradient_accumulation_steps=3, global_clipnorm=0.03
+    ),
+    "adam": lambda: optimizers.Adam(0.01),
+    "amsgrad": lambda: optimizers.Adam(0.01, amsgrad=True, clipnorm=0.05),
+    "adamw": without_decay_of_tables,
+    "nadam": lambda: optimizers.Nadam(0.01, weight_decay=0.1),
+    "adamax": lambda: optimizers.Adamax(0.01, clipvalue=0.01),
+    "rmsprop": lambda: optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "adadelta": lambda: optimizers.Adadelta(1.0),
+    "ftrl": lambda: optimizers.Ftrl(0.1, learning_rate_power=-0.3),
+    "lion": lambda: optimizers.Lion(0.01, weight_decay=0.1),
+    "averages": lambda: optimizers.Adam(
+        0.01,
+        global_clipnorm=0.5,
+        weight_decay=0.1,
+        use_ema=True,
+        ema_momentum=0.5,
+        ema_overwrite_frequency=2,
+    ),
+    "accumulation": lambda: optimizers.RMSprop(
+        0.01, gradient_accumulation_steps=2, use_ema=True, ema_momentum=0.5
+    ),
+    "loss_scaled": lambda: optimizers.LossScaleOptimizer(
+        optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1, global_clipnorm=0.03),
+        initial_scale=8.0,
+        dynamic_growth_steps=2,
+    ),
+}
+
+
+def compiled(
+    name: str, shard_state: bool, *, fused: bool = True, **options: object
+) -> keras.Model:
+    model = build(1 + ring.rank())
+    optimizer = ring.DistributedOptimizer(
+        MAKERS[name](), shard_state=shard_state, fused_update=fused
+    )
+    model.compile(optimizer, "binary_crossentropy", **options)
+    return model
+
+
+def own_data() -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(ring.rank())
+    return draws.integers(0, WORDS, (16, 8)), draws.integers(0, 2, (16, 1))
+
+
+def fit(name: str, shard_state: bool, **options: object) -> keras.Model:
+    model = compiled(name, shard_state, **options)
+    x, y = own_data()
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    return model
+
+
+def shards(model: keras.Model) -> list[Shard]:
+    return [shard for v in model.optimizer.variables if (shard := shard_of(v))]
+
+
+def compare_worker(names: list[str], options: dict[str, object]) -> list[bytes]:
+    """Weights, and what this rank has of the state, with and without."""
+    found = []
+    for name in names:
+        whole, sharded = (fit(name, divided, **options) for divided in (False, True))
+        weights = training.as_bytes(whole.get_weights())
+        assert training.as_bytes(sharded.get_weights()) == weights, name
+        found.append(weights)
+        for ours, theirs in zip(
+            sharded.optimizer.variables, whole.optimizer.variables, strict=True
+        ):
+            shard = shard_of(ours)
+            if shard is None:
+                assert values_of([ours]) == values_of([theirs]), (name, ours.path)
+            elif piece := shard.piece_of(ring.rank()):
+                part = shard.cut(np.asarray(theirs), piece)
+                assert values_of([ours]) == values_of([part]), (name, ours.path)
+        if shards(sharded):
+            assert sum(shard.is_cut for shard in shards(sharded)) >= ring.size() - 1
+    return found
+
+
+def values_of(variables: list[object]) -> list[bytes]:
+    return [np.asarray(variable).tobytes() for variable in variables]
+
+
+SOME = ["sgd_without_state", "adamw", "averages"]
+
+
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [
+        (2, ["averages"]),
+        pytest.param(2, SOME, marks=pytest.mark.slow),
+        pytest.param(3, [*MAKERS][::2], marks=pytest.mark.slow),
+        pytest.param(3, [*MAKERS][1::2], marks=pytest.mark.slow),
+        pytest.param(4, SOME, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_pieces_train_the_same_weights(rank_pool, size, names):
+    found = rank_pool(size).run(compare_worker, args=(names, {}))
+
+    assert all(weights == found[0] for weights in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"fused": False}], ids=str)
+def test_pieces_in_other_steps_train_the_same_weights(rank_pool, options):
+    names = [*SOME, "sgd_accumulated", "loss_scaled", "rmsprop", "ftrl"]
+    rank_pool(3).run(compare_worker, args=(names, options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "names"),
+    [(2, ["sgd", "adamw", "averages"]), (4, ["adamw"])],
+)
+def test_pieces_in_compiled_steps_train_the_same_weights(rank_pool, size, names):
+    """Of others, and with other optimizers, XLA rounds in its own way."""
+    if not _libraries.has_xla_kernels():
+        pytest.skip("needs TensorFlow 2.20 or newer")
+    rank_pool(size).run(compare_worker, args=(names, {"jit_compile": True}))
+
+
+def balance_worker() -> list[float]:
+    """Of the optimizer's bytes this rank's share."""
+    whole, sharded = (compiled("adam", divided) for divided in (False, True))
+    for model in (whole, sharded):
+        model.optimizer.build(model.trainable_variables)
+    return [state_bytes(sharded.optimizer) / state_bytes(whole.optimizer)]
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_no_rank_has_more_than_its_share(rank_pool, size):
+    for (share,) in rank_pool(size).run(balance_worker):
+        assert share <= 1.05 / size
+
+
+def files_worker(path: str) -> list[bytes]:
+    """What 3 ranks have saved, whole and in parts, others begin with."""
+    whole = fit("averages", False)
+    sharded = fit("averages", True)
+    sharded.save(f"{path}/whole.keras")
+    plain = keras.models.load_model(f"{path}/whole.keras")
+    assert values(plain.optimizer) == values(whole.optimizer)
+    again = compiled("averages", True)
+    again.optimizer.build(again.trainable_variables)
+    again.load_weights(f"{path}/whole.keras")
+    assert values(again.optimizer) == values(sharded.optimizer)
+
+    model = compiled("averages", True)
+    x, y = own_data()
+    checkpoint = ring.callbacks.Checkpoint(f"{path}/parts", every="epoch")
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[checkpoint])
+    return [training.as_bytes(whole.get_weights()), *values(plain.optimizer)]
+
+
+class Looks(keras.callbacks.Callback):
+    """What `fit` begins with, whole."""
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        if not hasattr(self, "found"):
+            weights = training.as_bytes(self.model.get_weights())
+            store: dict[str, np.ndarray] = {}
+            self.model.optimizer.save_own_variables(store)
+            self.found = [weights, *(np.asarray(v).tobytes() for v in store.values())]
+
+
+def other_size_worker(path: str, name: str) -> list[bytes]:
+    model, looks = compiled(name, True), Looks()
+    checkpoint = ring.callbacks.Checkpoint(f"{path}/parts", every="epoch")
+    x, y = own_data()
+    model.fit(x, y, 4, epochs=2, verbose=0, callbacks=[checkpoint, looks])
+    return looks.found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_other_ranks_go_on_from_files_of_pieces(rank_pool, tmp_path: Path, size):
+    saved = rank_pool(3).run(files_worker, args=(str(tmp_path),))
+
+    found = rank_pool(size).run(other_size_worker, args=(str(tmp_path), "averages"))
+
+    assert all(its == saved[0] for its in [*saved, *found])
