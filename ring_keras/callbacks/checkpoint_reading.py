@@ -52,7 +52,7 @@ class WholeCheckpoint:
             for number in self._places[place]
         }
         # By the number of what ranks had pieces of: the places of these ranks.
-        self._cut: dict[int, list[int]] = dict(records[0]["cut"])
+        self._cut: dict[int, list[int]] = dict(records[0].get("cut", ()))
         missing = set(range(len(self._described))) - self._part_of.keys()
         if missing:
             raise ValueError(f"no part has value {min(missing)}")

@@ -109,6 +109,8 @@ class EpochData:
         Raises:
             ValueError: If it is.
         """
+        if "data" not in place:  # Of a job before places had that.
+            return
         ours, its = ", ".join(self._redivision.description), ", ".join(place["data"])
         if ours != its:
             raise ValueError(

@@ -113,6 +113,8 @@ class ShardedFiles:
         if is_whole or len(store.keys()) != len(variables):
             type(self._optimizer).load_own_variables(self._optimizer, store)
             return
+        for index, variable in enumerate(variables):
+            _require_shape(variable, store[str(index)])  # Also of what others have.
         rank = self._process_set.ranks[self._process_set.rank()]
         for index, variable in enumerate(variables):
             _assign_own(variable, store[str(index)], rank)
@@ -188,6 +190,18 @@ def give_loaded(
                 process_set=process_set,
             )
             _assign_own(variable, given, rank)
+
+
+def _require_shape(variable: Any, value: Any) -> None:
+    shard = shard_of(variable)
+    shape = tuple(variable.shape) if shard is None else shard.shape
+    if tuple(np.shape(value)) != shape:
+        raise ValueError(
+            "[RK834] "
+            f"'{getattr(variable, 'path', variable.name)}' of an optimizer with "
+            f"shard_state=True is of shape {shape}, and what is loaded is of shape "
+            f"{tuple(np.shape(value))}. Load the file into the model that it is of."
+        )
 
 
 def _assign_own(variable: Any, value: Any, rank: int) -> None:

@@ -50,7 +50,8 @@ class Slices:
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         self._optimizer = optimizer
         self._slices: dict[Hashable, Slice] = {}
-        # By a slice: the variable that it is of.
+        # By a slice: TensorFlow's variable that it is of, in whose name Keras looks for
+        # what is left out of weight decay.
         self._wholes: dict[Hashable, Any] = {}
 
     def install(self) -> None:
@@ -87,7 +88,7 @@ class Slices:
             if known is not None:  # Of other ranks.
                 del self._wholes[internals.variable_key(known.variable)]
             known = self._slices[key] = Slice(variable, piece, own, shard)
-            self._wholes[internals.variable_key(own)] = variable
+            self._wholes[internals.variable_key(own)] = plain
         known.variable.assign(taken(plain, shard, piece))
         return known
 
@@ -110,7 +111,8 @@ def _taken_sparse(
     values, indices = gradient.values, gradient.indices
     if rows is None:  # Elements in place of rows.
         row = math.prod(shard.shape[1:])
-        columns = tf.range(row, dtype=indices.dtype)
+        indices = tf.cast(indices, tf.int64)
+        columns = tf.range(row, dtype=tf.int64)
         indices = tf.reshape(indices[:, None] * row + columns, [-1])
         values = tf.reshape(values, [-1])
         rows = slice(piece.begin, piece.end)

@@ -71,6 +71,8 @@ class StateDivision:
         # By variable, of those that it is built with: who has its state. None: each
         # rank has.
         self._shards: dict[Hashable, Shard | None] = {}
+        # Decided once: rates and momentum may change, and not on each rank at a time.
+        self._pieces_of = cut_evenly if can_cut(optimizer) else whole_pieces
         # What Adafactor is about to add.
         self._means: internals.Means | None = None
         # This rank and the number of ranks, when it was built.
@@ -95,9 +97,10 @@ class StateDivision:
         # By what the ranks have in common.
         common = [v for v in variables if not self._is_local(v)]
         members = self.members()
-        divide = cut_evenly if can_cut(self._optimizer) else whole_pieces
         self._shards = dict.fromkeys(map(internals.variable_key, variables))
-        for variable, pieces in zip(common, divide(common, members), strict=True):
+        for variable, pieces in zip(
+            common, self._pieces_of(common, members), strict=True
+        ):
             key = internals.variable_key(variable)
             self._shards[key] = Shard(tuple(variable.shape), pieces)
         self._means = internals.expected_means(self._optimizer, variables)

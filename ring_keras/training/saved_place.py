@@ -31,8 +31,13 @@ class SavedPlace:
     size: int
 
     @classmethod
-    def of_record(cls, record: Mapping[str, Any], size: int) -> SavedPlace:
-        """That of a checkpoint of so many ranks; within an epoch that was cut short."""
+    def of_record(cls, record: Mapping[str, Any], size: int) -> SavedPlace | None:
+        """That of a checkpoint of so many ranks; within an epoch that was cut short.
+
+        None if it was made before they said so.
+        """
+        if "cut_at" not in record:
+            return None
         epoch, step = record["epoch"], record["step_in_epoch"]
         if record["cut_at"] is not None:
             epoch, step = epoch - 1, record["cut_at"]

@@ -15,6 +15,7 @@ import torch
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
+from ring_keras.backends.common.hook import hooks_of
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.training.common_values import require_common_values
 from ring_keras.values.objects import allgather_object
@@ -33,6 +34,8 @@ def take_first_ranks_buffers(
 ) -> None:
     """All ranks have the first one's. A collective, if there are modules.
 
+    But for modules in local layers, whose statistics are those of a rank's own weights.
+
     Args:
         model: That has them.
         process_set: The ranks.
@@ -41,7 +44,7 @@ def take_first_ranks_buffers(
     Raises:
         RankMismatchError: On every rank, if modules have other buffers.
     """
-    modules = _modules(model)
+    modules = _common_modules(model)
     if not modules:
         return
     buffers = _buffers(modules)
@@ -87,9 +90,9 @@ def average_buffers(model: keras.Model, process_set: ProcessSet) -> None:
     """The ranks' mean of floating-point numbers; of others the first rank's.
 
     Variances of batch normalization are those of the ranks' batches together.
-    Collective, if there are any.
+    Those of modules in local layers stay each rank's own. Collective, if there are any.
     """
-    modules = _modules(model)
+    modules = _common_modules(model)
     buffers = _buffers(modules)
     before = {
         id(buffer): _read(buffer).astype(np.float64)
@@ -114,8 +117,22 @@ def average_buffers(model: keras.Model, process_set: ProcessSet) -> None:
 
 
 def _modules(model: keras.Model) -> list[torch.nn.Module]:
+    return [layer.module for layer in _wrappers(model)]
+
+
+def _common_modules(model: keras.Model) -> list[torch.nn.Module]:
+    local = {
+        id(layer)
+        for hook in hooks_of(model)
+        for one in hook.options.local_layers
+        for layer in [one, *internals.flattened_layers(one)]
+    }
+    return [layer.module for layer in _wrappers(model) if id(layer) not in local]
+
+
+def _wrappers(model: keras.Model) -> list[Any]:
     return [
-        layer.module
+        layer
         for layer in internals.flattened_layers(model)
         if isinstance(layer, keras.layers.TorchModuleWrapper)
     ]

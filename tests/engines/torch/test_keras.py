@@ -22,6 +22,32 @@ torch = pytest.importorskip("torch", reason="`make test-engines`")
 pytestmark = pytest.mark.engines
 
 
+def local_module_worker():
+    import keras
+
+    import ring_keras as ring
+
+    ring.init()
+    keras.utils.set_random_seed(1 + ring.rank())
+    own, common = (
+        keras.layers.TorchModuleWrapper(torch.nn.BatchNorm1d(4)) for _ in range(2)
+    )
+    model = keras.Sequential([keras.Input((4,)), common, own, keras.layers.Dense(1)])
+    optimizer = ring.DistributedOptimizer("sgd", local_layers=own)
+    model.compile(optimizer, "mse")
+    draws = np.random.default_rng(ring.rank())
+    x = draws.normal(10 * ring.rank(), 1, (16, 4)).astype("float32")
+    model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0)
+    return [one.module.running_mean.numpy().copy() for one in (own, common)]
+
+
+def test_buffers_of_local_modules_are_each_ranks_own():
+    (own, common), (others, theirs) = ranks(local_module_worker, 2)
+
+    assert (own != others).all()
+    np.testing.assert_array_equal(common, theirs)
+
+
 @pytest.mark.parametrize("chosen", [None, "2"])
 def test_ranks_of_a_host_divide_its_cores(tmp_path, chosen):
     script = tmp_path / "script.py"
