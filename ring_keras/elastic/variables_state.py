@@ -211,8 +211,8 @@ class KerasState(TensorFlowState):
         """Takes variables and values of that rank; a collective.
 
         Gradients that are accumulated for an update are each rank's own: a rank keeps
-        them if it has taken the same steps, and begins with none otherwise. Then the
-        mean of the update is that of the others'.
+        them if they are of the same update, and of the same passes where the mean is
+        taken; else it begins with none, and the mean is that of the others'.
         """
         self._follow_ranks()
         sums = self._sums.gather(is_new=self._is_new)

@@ -109,7 +109,9 @@ def _cut(variable: Any, at: int, slack: float) -> int:
         for axis in range(1, max(len(variable.shape), 1) + 1)
     ]
     unit = next((unit for unit in units if unit <= slack), units[-1])
-    return min(round(at / unit) * unit, nbytes)
+    before = at // unit * unit
+    after = min(before + unit, nbytes)
+    return before if at - before <= after - at else after
 
 
 def _itemsize(variable: Any) -> int:

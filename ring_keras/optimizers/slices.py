@@ -138,11 +138,6 @@ def put_together(
         shard: What its pieces are.
         values: Of each of them.
     """
-    rows = [shard.rows_of(piece) for piece in shard.pieces]
-    in_order = [values[piece] for piece in shard.pieces]
-    if None not in rows:
-        for its, value in zip(rows, in_order, strict=True):
-            variable[its].assign(value)
-        return
-    flat = tf.concat([tf.reshape(value, [-1]) for value in in_order], 0)
-    variable.assign(tf.reshape(flat, shard.shape))
+    # In one copy: TensorFlow takes far longer to assign some rows of a variable.
+    flat = [tf.reshape(values[piece], [-1]) for piece in shard.pieces]
+    variable.assign(tf.reshape(tf.concat(flat, 0), shard.shape))

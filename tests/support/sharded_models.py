@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import ring_keras as ring
+from ring_keras.ops.shards import shard_of
 from support import training
 
 STEPS = 6
@@ -148,6 +149,23 @@ def fit(name: str, shard_state: bool, **options: Any) -> keras.Model:
 
 def values(optimizer: keras.optimizers.Optimizer) -> list[bytes]:
     return [np.asarray(variable).tobytes() for variable in optimizer.variables]
+
+
+def require_own_part(
+    divided: keras.optimizers.Optimizer, whole: keras.optimizers.Optimizer, name: str
+) -> int:
+    """Compares what this rank has with all of it; returns how many are not whole."""
+    held = 0
+    for ours, theirs in zip(divided.variables, whole.variables, strict=True):
+        value, shard = np.asarray(theirs), shard_of(ours)
+        if shard is not None:
+            piece = shard.piece_of(ring.rank())
+            if piece is None:
+                continue
+            value = shard.cut(value, piece)
+            held += 1
+        assert np.asarray(ours).tobytes() == value.tobytes(), (name, ours.path)
+    return held
 
 
 def state_bytes(optimizer: keras.optimizers.Optimizer) -> int:

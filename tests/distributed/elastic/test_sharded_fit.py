@@ -99,12 +99,12 @@ def test_a_state_of_one_rank_is_divided_among_those_that_come(
 
 @pytest.mark.slow
 def test_a_part_that_is_gone_ends_the_job(ringrun: Ringrun) -> None:
-    # Process 1 has a copy of what process 0 has.
-    case = {**_SHARDED, "totals": 6, "deaths": [[0, 2], [1, 2]], "compared": False}
+    # Process 2 has a copy of what process 1 has: the moments of the kernel.
+    case = {**_SHARDED, "totals": 6, "deaths": [[1, 2], [2, 2]], "compared": False}
 
     _, said = fit(ringrun, size=4, ends=[], code=1, **case)
 
-    for place in (2, 3):
+    for place in (0, 3):
         assert f"[{place}] ring_keras.errors.RingKerasError: [RK828]" in said
     assert "was kept by two ranks, and both are lost" in said
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_is_gone_on_with_where_a_part_is_gone(ringrun: Ringrun) -> 
         ],
     }
     # An epoch of four ranks has three steps.
-    _, said = fit(ringrun, size=4, ends=[], code=1, deaths=[[0, 4], [1, 4]], **case)
+    _, said = fit(ringrun, size=4, ends=[], code=1, deaths=[[1, 4], [2, 4]], **case)
     assert "[RK828]" in said
 
     # One of the next ranks is lost, too.

@@ -67,7 +67,7 @@ def kept_worker():
     own = internals.accumulators([optimizer])[0]
     values = []
     # In the second case the others have updated once more.
-    for steps in ((2, 2), (5, 3), (7, 7)):
+    for steps in ((2, 2), (5, 2), (7, 7)):
         internals.iterations(optimizer).assign(steps[rank])
         own.assign(own * 0.0 + rank + 1.0)
         state.save()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import training
 from support.log_texts import LogTexts
+from support.sharded_models import require_own_part
 
 import ring_keras as ring
 from ring_keras.ops.shards import shard_of
@@ -89,18 +90,7 @@ def compare_worker(names: list[str], options: dict[str, Any]) -> dict[str, Any]:
         whole, sharded = (fit(name, divided, **options) for divided in (False, True))
         assert values(sharded.weights) == values(whole.weights), name
         # This rank's part, and all that is kept for its own layers.
-        held = 0
-        for ours, theirs in zip(
-            sharded.optimizer.variables, whole.optimizer.variables, strict=True
-        ):
-            shard = shard_of(ours)
-            if shard is None:
-                assert values([ours]) == values([theirs]), (name, ours.path)
-            elif piece := shard.piece_of(ring.rank()):
-                part = shard.cut(np.asarray(theirs), piece)
-                assert values([ours]) == values([part]), (name, ours.path)
-                held += 1
-        assert held
+        assert require_own_part(sharded.optimizer, whole.optimizer, name)
         result[name] = values(sharded.weights[:4]), values(sharded.weights[4:])
     return result
 

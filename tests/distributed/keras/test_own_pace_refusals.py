@@ -143,7 +143,7 @@ def callbacks_worker(directory):
             0.1, warmup_epochs=1
         ),
     }.items():
-        with pytest.raises(ring.RingKerasError) as caught:
+        with pytest.raises((ValueError, ring.RingKerasError)) as caught:
             paced().fit(
                 endless_dataset(4), steps_per_epoch=4, verbose=0, callbacks=[make()]
             )
@@ -156,6 +156,8 @@ def test_callbacks_that_count_batches(rank_pool, tmp_path):
     first, second = rank_pool(2).run(callbacks_worker, args=(str(tmp_path),))
 
     assert first == second
+    # In any data without an end.
+    assert first.pop("Resume").startswith("[RK512] ")
     for name, message in first.items():
         assert message.startswith("[RK354] "), message
         assert f"callback {name} goes by a number of batches" in message

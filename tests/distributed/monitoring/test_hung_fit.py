@@ -62,6 +62,6 @@ def test_a_fit_that_hangs(tmp_path: Path) -> None:
     assert re.fullmatch(
         # Maybe in a comprehension, which has a frame of its own until Python 3.12.
         r"Rank 1 stands in \w+\.py:\d+ \((\w+|<\w+>)\); rank 0 is in allreduce "
-        r"'fit/goes_on' after step \d\.",
+        r"'gradients/bucket0' of step \d\.",
         sentence,
     ), sentence
