@@ -50,6 +50,8 @@ class ShardedState:
         self._update_these = update
         self.division = division
         self._slices = Slices(optimizer)
+        # Of which they are: another list each time that the state is divided.
+        self._parts = division.parts
 
     def install(self) -> None:
         """Puts the methods into the optimizer; divides what it has by now."""
@@ -92,6 +94,9 @@ class ShardedState:
 
     def _load(self, variables: Sequence[Any]) -> list[Slice]:
         """This rank's pieces of those of these that several ranks update."""
+        if self._parts is not self.division.parts:
+            self._slices.forget()
+            self._parts = self.division.parts
         return [
             self._slices.load(variable, shard, piece)
             for variable, shard, piece in self.division.cut_variables(variables)

@@ -68,6 +68,11 @@ class Slices:
 
         return call
 
+    def forget(self) -> None:
+        """Ranks have other pieces now."""
+        self._slices.clear()
+        self._wholes.clear()
+
     def load(self, variable: Any, shard: Shard, piece: Piece) -> Slice:
         """The slice of a variable, with the values that the variable has now.
 
@@ -78,19 +83,17 @@ class Slices:
         """
         plain = internals.tensorflow_variable(variable)
         key = internals.variable_key(variable)
-        known = self._slices.get(key)
-        if known is None or (known.shard, known.piece) != (shard, piece):
+        if key not in self._slices:
             # Also in the middle of a trace, which may make no variables of its own.
             with tf.init_scope(), tf.device(plain.device):
                 own = tf.Variable(
                     tf.zeros(shard.shape_of(piece), variable.dtype), trainable=False
                 )
-            if known is not None:  # Of other ranks.
-                del self._wholes[internals.variable_key(known.variable)]
-            known = self._slices[key] = Slice(variable, piece, own, shard)
+            self._slices[key] = Slice(variable, piece, own, shard)
             self._wholes[internals.variable_key(own)] = plain
-        known.variable.assign(taken(plain, shard, piece))
-        return known
+        found = self._slices[key]
+        found.variable.assign(taken(plain, shard, piece))
+        return found
 
 
 def taken(value: Any, shard: Shard, piece: Piece) -> Any:
