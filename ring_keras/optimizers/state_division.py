@@ -71,7 +71,7 @@ class StateDivision:
         # By variable, of those that it is built with: who has its state. None: each
         # rank has.
         self._shards: dict[Hashable, Shard | None] = {}
-        # Decided once: rates and momentum may change, and not on each rank at a time.
+        # Decided once: a momentum that changes later does not change on ranks to come.
         self._pieces_of = cut_evenly if can_cut(optimizer) else whole_pieces
         # What Adafactor is about to add.
         self._means: internals.Means | None = None
