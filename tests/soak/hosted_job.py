@@ -69,8 +69,13 @@ class Job:
         return [one for one in self.processes.values() if one.is_alive()]
 
     def is_over(self) -> bool:
-        """Whether none of its processes is left."""
-        return not any(self.hosts.leftovers(host) for host in range(SIZE))
+        """Whether its launcher has ended, and none of its processes is left.
+
+        Before the launcher has begun, there is none either.
+        """
+        return self._ringrun.poll() is not None and not any(
+            self.hosts.leftovers(host) for host in range(SIZE)
+        )
 
     def is_full(self, since: float) -> bool:
         """Whether all living ranks have done some steps together since then."""
