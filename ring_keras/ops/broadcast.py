@@ -55,37 +55,46 @@ def broadcast(
 @translated()
 def grouped_broadcast(
     tensors: Sequence[TensorLike],
-    root_rank: int = 0,
+    root_rank: int | Sequence[int] = 0,
     *,
     name: str | None = None,
     process_set: ProcessSet | None = None,
 ) -> list[tf.Tensor]:
-    """Copies the root's tensors of one dtype to every rank, as one message.
+    """Copies tensors of one dtype to every rank, as one message.
 
     Args:
         tensors: One or more tensors of the same dtype. Their number, shapes and
             order must agree on every rank.
-        root_rank: See `broadcast`.
+        root_rank: See `broadcast`. Or one for each tensor: all of these ranks send at
+            once.
         name: Defaults to "grouped_broadcast".
         process_set: See `broadcast`.
 
     Returns:
-        The root's tensors.
+        Of each tensor its root's.
     """
     return _broadcast(tensors, root_rank, name, "grouped_broadcast", process_set)
 
 
 def _broadcast(
     tensors: Sequence[TensorLike],
-    root_rank: int,
+    root_rank: int | Sequence[int],
     name: str | None,
     function: str,
     process_set: ProcessSet | None,
 ) -> list[tf.Tensor]:
     tensors = [to_tensor(tensor, "broadcast") for tensor in tensors]
+    ranks = root_rank
+    if not isinstance(ranks, Sequence):
+        ranks = [ranks] * len(tensors)
+    elif len(ranks) != len(tensors):
+        raise ValueError(
+            "`root_rank` of grouped_broadcast must be one rank, or one for each "
+            f"tensor. Received: {len(ranks)} ranks, {len(tensors)} tensors"
+        )
     copies: list[tf.Tensor] = _libraries.ops().ring_keras_broadcast(
         tensors=tensors,
-        root=to_root(root_rank, process_set),
+        roots=[to_root(one, process_set) for one in ranks],
         request_name=to_request_name(name, function, tensors),
         communicator_id=to_communicator(process_set),
     )

@@ -93,8 +93,10 @@ def _allgather_gradient(operation: _Operation, upstream: tf.Tensor) -> tf.Tensor
 def _broadcast_gradient(
     operation: _Operation, *upstreams: tf.Tensor
 ) -> list[tf.Tensor]:
-    root = operation.get_attr("root")
-    is_root = _ranks_of(operation)[root] == _native.topology()[0]
+    ranks = _ranks_of(operation)
+    is_root = [
+        ranks[root] == _native.topology()[0] for root in operation.get_attr("roots")
+    ]
     name = _name_of(operation)
     handle = _libraries.ops().ring_keras_allreduce_start(
         tensors=list(upstreams),
@@ -115,11 +117,12 @@ def _broadcast_gradient(
         request_name=name,
         communicator_id=operation.get_attr("communicator_id"),
     )
-    if is_root:
-        return sums
     # In a session's graph nothing runs that is not fetched, and the root waits for it.
     with tf.control_dependencies(sums):
-        return [tf.zeros_like(upstream) for upstream in upstreams]
+        return [
+            total if own else tf.zeros_like(upstream)
+            for total, own, upstream in zip(sums, is_root, upstreams, strict=True)
+        ]
 
 
 def _reduce_scatter_gradient(operation: _Operation, upstream: tf.Tensor) -> list[Any]:

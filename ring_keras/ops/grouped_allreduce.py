@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ring_keras import _libraries
 from ring_keras.errors import translated
-from ring_keras.job.process_set import ProcessSet
+from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.adasum import adasum, is_adasum
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.arguments import (
@@ -59,6 +59,7 @@ def allreduce_start(
     postscale_factor: Factor = 1.0,
     weight: Factor | None = None,
     wait_follows: bool = False,
+    splits: Sequence[int] = (),
     compression: Compression | str = Compression.none,
     process_set: ProcessSet | None = None,
 ) -> PendingAllreduce:
@@ -80,7 +81,10 @@ def allreduce_start(
             does; None for all alike.
         wait_follows: Whether the next thing to do is to wait for it. It then
             starts no other thread if the ranks are in step.
-        compression: See `allreduce`.
+        splits: How many elements of the tensors, one behind the other, each rank of the
+            process set gets, on CPUs, and not in what XLA compiles. The result is one
+            tensor of as many elements. Empty: all ranks get all.
+        compression: See `allreduce`; not with `splits`.
         process_set: See `allreduce`.
 
     Returns:
@@ -110,8 +114,12 @@ def allreduce_start(
         wire_dtype=to_wire_dtype(compression, dtype, "allreduce_start"),
         step=step_role(),
         plan=step_plan(),
+        splits=list(splits),
     )
     shapes = tuple(tensor.shape for tensor in tensors)
+    if splits:
+        own = (process_set or global_process_set).rank()
+        shapes = (tf.TensorShape([splits[own]]),)
     return PendingAllreduce(handle, dtype, shapes, reduce_op, name, communicator_id)
 
 

@@ -98,8 +98,9 @@ MakeAlgorithm MakeBroadcastShared;
 MakeAlgorithm MakeBroadcastChain;
 
 MakeAlgorithm MakeReduceScatterShared;
-// Each rank sends every other its rows and reduces its own in rank order.
-MakeAlgorithm MakeReduceScatterDirect;
+// As the allreduces that are called like that, but for their second half.
+MakeAlgorithm MakeReduceScatterMessages;
+MakeAlgorithm MakeReduceScatterHierarchical;
 
 MakeAlgorithm MakeAlltoallShared;
 MakeAlgorithm MakeAlltoallDirect;

@@ -58,8 +58,11 @@ class AllreduceMessages : public Collective {
       data = buffer.get();
     }
     tensors_.Pack(range, data);
-    Task reduce = pattern_(lane_, data, range.size(),
-                           static_cast<uint32_t>(piece) * lane_.tag_count());
+    Task reduce =
+        pattern_(lane_, data,
+                 LaneChunks(range.size(), lane_.reduction.element_nbytes(),
+                            lane_.size()),
+                 static_cast<uint32_t>(piece) * lane_.tag_count());
     const Status status = co_await reduce;
     RING_KERAS_CO_RETURN_IF_ERROR(status);
     tensors_.Unpack(range, data);

@@ -49,11 +49,19 @@ Status ValidateWire(const CollectiveArguments& arguments) {
                        NameOf(arguments.dtype), ". Reduce it as it is."));
 }
 
-Status ValidateRoot(const CollectiveArguments& arguments, int size) {
-  if (arguments.root < 0 || arguments.root >= size) {
+Status ValidateRoots(const CollectiveArguments& arguments, int size) {
+  const size_t tensors = arguments.inputs.size();
+  if (!arguments.roots.empty() && arguments.roots.size() != tensors) {
     return Status(StatusCode::kInvalidArgument,
-                  StrCat("root is ", arguments.root,
-                         ", expected a rank from 0 to ", size - 1, "."));
+                  StrCat("there are ", arguments.roots.size(), " roots for ",
+                         tensors, " tensors, expected one for each."));
+  }
+  for (size_t i = 0; i < tensors; ++i) {
+    const int root = RootOf(arguments, i);
+    if (root >= 0 && root < size) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("root is ", root, ", expected a rank from 0 to ",
+                         size - 1, "."));
   }
   return Status::Ok();
 }
@@ -95,6 +103,30 @@ Status ValidateSplits(const CollectiveArguments& arguments, int size) {
   return Status::Ok();
 }
 
+Status ValidateParts(const CollectiveArguments& arguments, int size) {
+  int64_t sum = 0;
+  bool negative = false;
+  for (int64_t split : arguments.splits) {
+    sum += split;
+    negative |= split < 0;
+  }
+  const auto elements =
+      static_cast<int64_t>(TotalBytes(arguments) / SizeOf(arguments.dtype));
+  if (negative || sum != elements ||
+      arguments.splits.size() != static_cast<size_t>(size)) {
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadSplits,
+                  StrCat("reduce_scatter needs ", size,
+                         " splits, none negative, that sum to the ", elements,
+                         " elements of its tensors; got ",
+                         DebugString(arguments.splits), "."));
+  }
+  if (arguments.device_work != nullptr) {
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadSplits,
+                  "reduce_scatter with splits takes tensors in host memory.");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 size_t TotalBytes(const CollectiveArguments& arguments) {
@@ -115,9 +147,10 @@ Status Validate(const CollectiveArguments& arguments, int size) {
       return ValidateReduction(arguments);
     case CollectiveKind::kReduceScatter:
       RING_KERAS_RETURN_IF_ERROR(ValidateReduction(arguments));
-      return ValidateHasRows(arguments);
+      return arguments.splits.empty() ? ValidateHasRows(arguments)
+                                      : ValidateParts(arguments, size);
     case CollectiveKind::kBroadcast:
-      return ValidateRoot(arguments, size);
+      return ValidateRoots(arguments, size);
     case CollectiveKind::kAlltoall:
       RING_KERAS_RETURN_IF_ERROR(ValidateHasRows(arguments));
       return ValidateSplits(arguments, size);

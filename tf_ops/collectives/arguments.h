@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_COLLECTIVES_ARGUMENTS_H_
 #define RING_KERAS_COLLECTIVES_ARGUMENTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,8 @@ struct CollectiveArguments {
   DataType dtype = DataType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;  // kAllreduce, kReduceScatter.
   int root = 0;                         // kBroadcast: rank in the communicator.
+  // kBroadcast: the same, by tensor; empty: `root` of all.
+  std::vector<int64_t> roots;
 
   // kAllreduce of float32: the form in which data travel between hosts, and
   // between GPUs everywhere, half as long: float16 or bfloat16. Sums are made
@@ -42,9 +45,9 @@ struct CollectiveArguments {
   double weight = 1.0;
 
   // kAllreduce: one or more tensors of `dtype`, reduced together.
-  // kBroadcast: one or more tensors; the data of the root's are sent.
-  // kAllgather, kReduceScatter, kAlltoall: exactly one. kBarrier, kJoin:
-  // none.
+  // kBroadcast: one or more tensors; the data of their roots' are sent.
+  // kReduceScatter: one; or one or more, reduced together, with `splits`.
+  // kAllgather, kAlltoall: exactly one. kBarrier, kJoin: none.
   std::vector<TensorView> inputs;
 
   // kAllreduce, kBroadcast: as many and as large as `inputs`; may be the same
@@ -59,6 +62,9 @@ struct CollectiveArguments {
   bool even_rows = false;
 
   // kAlltoall: rows of the input for each rank; empty splits evenly.
+  // kReduceScatter: elements of the inputs, one behind the other, that each
+  // rank gets, the same on all; empty: rows of the only input, as even as can
+  // be.
   std::vector<int64_t> splits;
   // kAlltoall, may be null: rows that came from each rank.
   std::vector<int64_t>* received_splits = nullptr;
@@ -80,6 +86,24 @@ struct CollectiveArguments {
   // not block. Never called if the collective fails before; `done` then tells.
   std::function<void()> launched;
 };
+
+// kBroadcast: has each tensor sent by one of these. Where all are the same
+// rank, as who gives that one says it, so that they agree.
+inline void SetRoots(const std::vector<int64_t>& roots,
+                     CollectiveArguments* arguments) {
+  const bool one = std::all_of(roots.begin(), roots.end(),
+                               [&](int64_t root) { return root == roots[0]; });
+  if (one) {
+    arguments->root = static_cast<int>(roots[0]);
+  } else {
+    arguments->roots = roots;
+  }
+}
+// The same, asked.
+inline int RootOf(const CollectiveArguments& arguments, size_t tensor) {
+  return arguments.roots.empty() ? arguments.root
+                                 : static_cast<int>(arguments.roots[tensor]);
+}
 
 // Bytes of all inputs.
 size_t TotalBytes(const CollectiveArguments& arguments);

@@ -16,6 +16,12 @@ bool UsesSharedMemory(const Communicator& communicator) {
          communicator.shares_memory();
 }
 
+// Several hosts, with several ranks on some.
+bool HasHostsOfSeveral(const Communicator& communicator) {
+  const size_t hosts = communicator.hosts().size();
+  return hosts > 1 && hosts < static_cast<size_t>(communicator.size());
+}
+
 constexpr std::pair<LanePattern*, MakeAlgorithm*> kOfOneLane[] = {
     {ReduceByDoubling, MakeAllreduceDoubling},
     {ReduceByParts, MakeAllreduceParts},
@@ -40,10 +46,7 @@ MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
       std::min(thresholds.direct_max_bytes, Collective::kMaxPayloadBytes)) {
     return MakeAllreduceDirect;
   }
-  const size_t hosts = communicator.hosts().size();
-  if (hosts > 1 && hosts < static_cast<size_t>(communicator.size())) {
-    return MakeAllreduceHierarchical;
-  }
+  if (HasHostsOfSeveral(communicator)) return MakeAllreduceHierarchical;
   LanePattern* pattern = PickPattern(
       communicator.tuning(), arguments.wire_dtype.value_or(arguments.dtype),
       communicator.size(), nbytes);
@@ -66,7 +69,9 @@ MakeAlgorithm* Pick(const CollectiveArguments& arguments,
     case CollectiveKind::kBroadcast:
       return shared ? MakeBroadcastShared : MakeBroadcastChain;
     case CollectiveKind::kReduceScatter:
-      return shared ? MakeReduceScatterShared : MakeReduceScatterDirect;
+      if (shared) return MakeReduceScatterShared;
+      return HasHostsOfSeveral(communicator) ? MakeReduceScatterHierarchical
+                                             : MakeReduceScatterMessages;
     case CollectiveKind::kAlltoall:
       return shared ? MakeAlltoallShared : MakeAlltoallDirect;
     case CollectiveKind::kJoin:
@@ -94,7 +99,8 @@ constexpr std::pair<MakeAlgorithm*, const char*> kNames[] = {
     {MakeBroadcastShared, "shared"},
     {MakeBroadcastChain, "chain"},
     {MakeReduceScatterShared, "shared"},
-    {MakeReduceScatterDirect, "direct"},
+    {MakeReduceScatterMessages, "messages"},
+    {MakeReduceScatterHierarchical, "hierarchical"},
     {MakeAlltoallShared, "shared"},
     {MakeAlltoallDirect, "direct"},
     {MakeBarrierShared, "shared"},

@@ -12,8 +12,12 @@ namespace ring_keras {
 
 class FusedTensors {
  public:
-  // The tensors of a kAllreduce or kBroadcast, in their order, no gaps.
+  // The tensors in their order, no gaps. Of a kReduceScatter they have no
+  // outputs.
   explicit FusedTensors(const CollectiveArguments& arguments);
+  // By rank: those of a kBroadcast that it sends.
+  static std::vector<FusedTensors> ByRoot(const CollectiveArguments& arguments,
+                                          int size);
 
   size_t nbytes() const { return nbytes_; }
 
@@ -28,14 +32,18 @@ class FusedTensors {
       const size_t stop = std::min(end, tensor->end);
       if (stop > at) {
         const size_t within = at - tensor->begin;
-        visit(tensor->input + within, tensor->output + within, at - begin,
-              stop - at);
+        char* output =
+            tensor->output == nullptr ? nullptr : tensor->output + within;
+        visit(tensor->input + within, output, at - begin, stop - at);
         at = stop;
       }
     }
   }
 
  private:
+  FusedTensors() = default;
+  void Add(const CollectiveArguments& arguments, size_t index);
+
   struct Tensor {
     const char* input;
     char* output;

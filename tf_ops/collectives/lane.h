@@ -6,15 +6,18 @@
 // A lane is all ranks of a communicator, or one of each host. A pattern takes
 // equally many bytes of each member, and leaves their reduction, multiplied as
 // `reduction` says, in place of them: the same bits on every member, and again
-// when repeated.
+// when repeated. Three patterns have two halves: first each member has the
+// reduction of its chunk alone, then all have all. A lane can stop at half.
 #ifndef RING_KERAS_COLLECTIVES_LANE_H_
 #define RING_KERAS_COLLECTIVES_LANE_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "tf_ops/collectives/communicator.h"
+#include "tf_ops/collectives/partition.h"
 #include "tf_ops/collectives/scaled_reduction.h"
 #include "tf_ops/collectives/task.h"
 
@@ -26,6 +29,9 @@ struct Lane {
   std::vector<int> members;  // Ranks of the communicator.
   int index;                 // This rank's place among them.
   const ScaledReduction& reduction;
+  // Whether it stops at half: bytes that are not of this rank's chunk are then
+  // anything. Not in ReduceByDoubling and ReduceByTrees.
+  bool scatters = false;
 
   int size() const { return static_cast<int>(members.size()); }
   // Tags that one run of a pattern uses: of 2 (size - 1) trips, or of chunks.
@@ -35,9 +41,35 @@ struct Lane {
   static constexpr uint32_t kMinTags = 256;
 };
 
-// `data` holds `nbytes`, whole elements, and outlives the task, as the lane
-// does. `tag` is the first of the lane's tag_count() that nothing else uses.
-using LanePattern = Task(const Lane& lane, char* data, size_t nbytes,
+// Which bytes are the chunk of which member: one behind the other.
+class LaneChunks {
+ public:
+  // Of whole elements, as equal as they can be.
+  LaneChunks(size_t nbytes, size_t element_nbytes, int members)
+      : nbytes_(nbytes), element_nbytes_(element_nbytes), members_(members) {}
+  // By where each ends.
+  explicit LaneChunks(std::vector<size_t> ends)
+      : nbytes_(ends.back()), ends_(std::move(ends)) {}
+
+  size_t nbytes() const { return nbytes_; }
+  Range operator()(size_t member) const {
+    if (ends_.empty()) {
+      return ElementPart(nbytes_, element_nbytes_, members_, member);
+    }
+    return {member == 0 ? 0 : ends_[member - 1], ends_[member]};
+  }
+
+ private:
+  size_t nbytes_;
+  size_t element_nbytes_ = 1;
+  int members_ = 0;
+  std::vector<size_t> ends_;
+};
+
+// `data` holds the chunks, each of whole elements, and outlives the task, as
+// the lane does. `tag` is the first of the lane's tag_count() that nothing else
+// uses.
+using LanePattern = Task(const Lane& lane, char* data, LaneChunks chunks,
                          uint32_t tag);
 
 // Members trade all their data with one, then with one of another pair, and so

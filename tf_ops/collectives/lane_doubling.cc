@@ -33,8 +33,9 @@ class Pairing {
 
 }  // namespace
 
-Task ReduceByDoubling(const Lane& lane, char* data, size_t nbytes,
+Task ReduceByDoubling(const Lane& lane, char* data, LaneChunks all,
                       uint32_t tag) {
+  const size_t nbytes = all.nbytes();
   const Pairing pairing(lane.size());
   const std::unique_ptr<char[]> received(new char[nbytes]);
   const size_t count = nbytes / lane.reduction.element_nbytes();

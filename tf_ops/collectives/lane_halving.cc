@@ -3,18 +3,15 @@
 #include "tf_ops/collectives/circle.h"
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/message_exchange.h"
-#include "tf_ops/collectives/partition.h"
 
 namespace ring_keras {
 namespace {
 
-// The data of a lane in a chunk for each member of the circle.
+// The chunks of the members of the circle.
 class ChunkCircle {
  public:
-  ChunkCircle(const Lane& lane, size_t nbytes)
-      : nbytes_(nbytes),
-        element_nbytes_(lane.reduction.element_nbytes()),
-        circle_(lane.size()) {}
+  ChunkCircle(const Lane& lane, const LaneChunks& chunks)
+      : chunks_(chunks), circle_(lane.size()) {}
 
   const Circle& circle() const { return circle_; }
   // Where chunk `first % size` and those after it lie, `count` in all.
@@ -23,27 +20,22 @@ class ChunkCircle {
     for (int i = 0; i < 2; ++i) {
       const Range members = circle_.Members(first, count)[i];
       if (members.size() == 0) continue;
-      places[i] = {Chunk(members.begin).begin, Chunk(members.end - 1).end};
+      places[i] = {chunks_(members.begin).begin, chunks_(members.end - 1).end};
     }
     return places;
   }
 
  private:
-  Range Chunk(size_t which) const {
-    return ElementPart(nbytes_, element_nbytes_, circle_.size(), which);
-  }
-
-  size_t nbytes_;
-  size_t element_nbytes_;
+  const LaneChunks& chunks_;
   Circle circle_;
 };
 
 }  // namespace
 
-Task ReduceByHalving(const Lane& lane, char* data, size_t nbytes,
+Task ReduceByHalving(const Lane& lane, char* data, LaneChunks chunks,
                      uint32_t tag) {
   const int index = lane.index;
-  const ChunkCircle data_of(lane, nbytes);
+  const ChunkCircle data_of(lane, chunks);
   const Circle& circle = data_of.circle();
   const auto member = [&](int distance) {
     return lane.members[circle.At(index, distance)];
@@ -66,6 +58,7 @@ Task ReduceByHalving(const Lane& lane, char* data, size_t nbytes,
   }
   const Range own = data_of.Chunks(index, 1)[0];
   lane.reduction.Finish(data + own.begin, own.size());
+  if (lane.scatters) co_return Status::Ok();
   // Allgather: the same ways back.
   for (int trip = 0; trip < circle.trips(); ++trip) {
     const int distance = circle.Distance(trip);

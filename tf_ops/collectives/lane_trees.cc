@@ -57,7 +57,8 @@ Task ReduceChunk(const Lane& lane, const TreePlace& place, char* data,
 
 }  // namespace
 
-Task ReduceByTrees(const Lane& lane, char* data, size_t nbytes, uint32_t tag) {
+Task ReduceByTrees(const Lane& lane, char* data, LaneChunks all, uint32_t tag) {
+  const size_t nbytes = all.nbytes();
   const size_t element = lane.reduction.element_nbytes();
   const size_t chunks = std::clamp(CeilDivide(nbytes, kTrees * kChunkBytes),
                                    size_t{1}, kMaxTreeChunks);

@@ -17,4 +17,13 @@ LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
   return ReduceByRing;
 }
 
+LanePattern* PickHalfPattern(const Tuning& tuning, DataType wire_dtype,
+                             int members, size_t nbytes) {
+  LanePattern* pattern = PickPattern(tuning, wire_dtype, members, nbytes);
+  if (pattern != ReduceByDoubling && pattern != ReduceByTrees) return pattern;
+  // Few members need one trip, and many the fewest that there can be.
+  const Thresholds thresholds(tuning, members);
+  return nbytes <= thresholds.parts_max_bytes ? ReduceByParts : ReduceByHalving;
+}
+
 }  // namespace ring_keras

@@ -15,6 +15,10 @@ namespace ring_keras {
 LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
                          size_t nbytes);
 
+// The same for a lane that stops at half, by one of the patterns that can.
+LanePattern* PickHalfPattern(const Tuning& tuning, DataType wire_dtype,
+                             int members, size_t nbytes);
+
 }  // namespace ring_keras
 
 #endif  // RING_KERAS_COLLECTIVES_PATTERN_CHOICE_H_

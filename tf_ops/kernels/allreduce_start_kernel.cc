@@ -1,5 +1,7 @@
+#include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
@@ -35,11 +37,15 @@ class AllreduceStartKernel : public OpKernel {
                     "RingKerasAllreduceStart: only an average has weights"));
     OP_REQUIRES_OK(construction,
                    construction->GetAttr("wait_follows", &wait_follows_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("splits", &splits_));
     SayIfTensorsArePrivate(*construction);
   }
 
   void Compute(OpKernelContext* context) override {
-    Request request = attributes_.NewRequest(CollectiveKind::kAllreduce);
+    const bool scatters = !splits_.empty();
+    Request request = attributes_.NewRequest(
+        scatters ? CollectiveKind::kReduceScatter : CollectiveKind::kAllreduce);
+    request.splits = splits_;
     request.dtype = ToDataType(context->input_dtype(0));
     request.wire_dtype = wire_dtype_;
     // The peers wait for this rank: what fails is told to them.
@@ -53,12 +59,13 @@ class AllreduceStartKernel : public OpKernel {
     request.inputs.reserve(tensor_count_);
     request.outputs.reserve(tensor_count_);
     for (int i = 0; i < tensor_count_; ++i) {
-      if (able.ok()) {
+      if (able.ok() && !scatters) {
         able = pending->AddOutput(context, i, Pending::kNoOutput,
                                   &request.outputs);
       }
       request.inputs.push_back(pending->AddInput(context->input(i)));
     }
+    if (scatters) request.allocate_output = pending->LateOutput(context);
     Tensor* handle = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, {}, &handle));
     handle->scalar<tensorflow::Variant>()() = PendingHandle{pending};
@@ -84,6 +91,7 @@ class AllreduceStartKernel : public OpKernel {
   const Reduction reduction_;
   const std::optional<DataType> wire_dtype_;
   bool wait_follows_ = false;
+  std::vector<int64_t> splits_;
 };
 
 REGISTER_KERNEL_BUILDER(

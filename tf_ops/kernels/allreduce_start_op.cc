@@ -20,6 +20,7 @@ REGISTER_OP("RingKerasAllreduceStart")
     .Attr("wire_dtype: {'none', 'bfloat16', 'float16'} = 'none'")
     .Attr("step: {'none', 'begins', 'begins_apart', 'continues'} = 'none'")
     .Attr("plan: int = 0")
+    .Attr("splits: list(int) = []")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -40,6 +41,8 @@ step: Whether the request is the first of a new step of the communicator, one of
 plan: In a step, the number of the plan that it follows; the same on every rank.
 wait_follows: Whether nothing is left that could overlap with the collective, so
   that the thread of this op may as well carry it out.
+splits: How many elements of the tensors, one behind the other, each rank gets;
+  empty: each gets all. Then there is one result, of these elements.
 wire_dtype: How float32 travels between hosts; 'none' is as it is.
 )doc");
 

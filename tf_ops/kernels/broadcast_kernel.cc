@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tf_ops/kernels/attributes.h"
@@ -16,13 +18,13 @@ class BroadcastKernel : public AsyncOpKernel {
  public:
   explicit BroadcastKernel(OpKernelConstruction* construction)
       : AsyncOpKernel(construction), attributes_(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("roots", &roots_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Request request = attributes_.NewRequest(CollectiveKind::kBroadcast);
     request.dtype = ToDataType(context->input_dtype(0));
-    request.root = root_;
+    SetRoots(roots_, &request);
 
     auto pending = Pending::Create(context->num_inputs());
     for (int i = 0; i < context->num_inputs(); ++i) {
@@ -38,7 +40,7 @@ class BroadcastKernel : public AsyncOpKernel {
 
  private:
   const Attributes attributes_;
-  int root_ = 0;
+  std::vector<int64_t> roots_;
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -20,17 +20,17 @@ REGISTER_OP("RingKerasBroadcast")
     .Output("copies: N * T")
     .Attr("T: " RING_KERAS_DTYPES)
     .Attr("N: int >= 1")
-    .Attr("root: int")
+    .Attr("roots: list(int) >= 1")
     .Attr("request_name: string")
     .Attr("communicator_id: int = 0")
     .SetIsStateful()  // Never fold, merge or prune: every rank must issue it.
     .SetShapeFn(UnchangedShapes)
     .Doc(R"doc(
-Copies one rank's tensors to all ranks of a communicator.
+Copies each tensor of one rank to all ranks of a communicator.
 
 tensors: Sent together; same number, dtype and shapes on every rank.
-copies: The root's tensors.
-root: The sender's rank in the communicator.
+copies: The tensors of those who send.
+roots: By tensor, the sender's rank in the communicator.
 request_name: Pairs this request with its peers.
 communicator_id: 0 holds every rank.
 )doc");

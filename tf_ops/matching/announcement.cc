@@ -13,6 +13,7 @@ Announcement MakeAnnouncement(const CollectiveArguments& arguments, UseId use) {
       arguments.device_work == nullptr ? Memory::kHost : Memory::kDevice;
   announcement.reduce_op = arguments.reduce_op;
   announcement.root = arguments.root;
+  announcement.roots = arguments.roots;
   announcement.postscale = arguments.postscale;
   announcement.wire_dtype = arguments.wire_dtype;
   for (const TensorView& input : arguments.inputs) {

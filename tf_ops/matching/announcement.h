@@ -26,6 +26,7 @@ struct Announcement {
   Memory memory = Memory::kHost;
   ReduceOp reduce_op = ReduceOp::kSum;
   int32_t root = 0;
+  std::vector<int64_t> roots;
   double postscale = 1.0;
   std::optional<DataType> wire_dtype;
   std::vector<Shape> shapes;

@@ -122,6 +122,7 @@ void Transfer(Wire& wire, AnyAnnouncement& announcement) {
   wire(announcement.memory);
   wire(announcement.reduce_op);
   wire(announcement.root);
+  wire(announcement.roots);
   wire(announcement.postscale);
   wire(announcement.wire_dtype);
   wire(announcement.shapes);
@@ -141,10 +142,11 @@ void Transfer(Wire& wire, AnyAnnouncement& announcement) {
   wire(announcement.error);
 }
 
-bool HasOneTensor(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather ||
-         kind == CollectiveKind::kReduceScatter ||
-         kind == CollectiveKind::kAlltoall;
+bool HasOneTensor(const Announcement& announcement) {
+  return announcement.kind == CollectiveKind::kAllgather ||
+         (announcement.kind == CollectiveKind::kReduceScatter &&
+          announcement.splits.empty()) ||
+         announcement.kind == CollectiveKind::kAlltoall;
 }
 
 // Whether its types are ones that there are, and its tensors as many as its
@@ -157,7 +159,7 @@ bool IsKnown(const Announcement& announcement) {
              kDataTypeCount &&
          static_cast<int>(announcement.reduce_op) < kReduceOpCount &&
          (announcement.shapes.size() == 1 || !announcement.error.empty() ||
-          !HasOneTensor(announcement.kind));
+          !HasOneTensor(announcement));
 }
 
 }  // namespace

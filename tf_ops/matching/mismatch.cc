@@ -64,6 +64,11 @@ class Comparison {
       return Say(ErrorCode::kRootDiffers, "root", first_.root, other_.root,
                  "Use one root on every rank.");
     }
+    if (first_.roots != other_.roots) {
+      return Say(ErrorCode::kRootDiffers, "list of roots",
+                 DebugString(first_.roots), DebugString(other_.roots),
+                 "Use one list on every rank.");
+    }
     if (first_.postscale != other_.postscale) {
       return Say(ErrorCode::kScaleDiffers, "postscale factor", first_.postscale,
                  other_.postscale, "Use one factor on every rank.");
@@ -90,6 +95,12 @@ class Comparison {
       return Say(rows ? ErrorCode::kRowsDiffer : ErrorCode::kShapeDiffers, what,
                  DebugString(first_.shapes[i]), DebugString(other_.shapes[i]),
                  rows ? kSameRows : kSameModel);
+    }
+    if (first_.kind == CollectiveKind::kReduceScatter &&
+        first_.splits != other_.splits) {
+      return Say(ErrorCode::kShapeDiffers, "list of splits",
+                 DebugString(first_.splits), DebugString(other_.splits),
+                 kSameModel);
     }
     if (first_.plan != other_.plan) {
       return Say(ErrorCode::kPlanDiffers, "plan", first_.plan, other_.plan,

@@ -59,6 +59,12 @@ uint64_t SignatureOf(const CollectiveArguments& arguments, uint64_t step,
     }
   }
   if (arguments.even_rows) add(1);
+  for (const int64_t root : arguments.roots) add(static_cast<uint64_t>(root));
+  if (arguments.kind == CollectiveKind::kReduceScatter) {
+    for (const int64_t split : arguments.splits) {
+      add(static_cast<uint64_t>(split));
+    }
+  }
   // Graphs of TensorFlow 1 have plans, and no steps.
   if (step != 0 || plan != 0) {
     add(step);

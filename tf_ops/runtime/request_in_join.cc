@@ -35,6 +35,13 @@ bool ReducesZeros(ReduceOp op) {
   return op == ReduceOp::kSum || op == ReduceOp::kAverage;
 }
 
+bool IsRoot(const Announcement& broadcast, int rank) {
+  const std::vector<int64_t>& roots = broadcast.roots;
+  return roots.empty()
+             ? broadcast.root == rank
+             : std::find(roots.begin(), roots.end(), rank) != roots.end();
+}
+
 // Why there is nothing that this rank could bring without being noticed.
 Status CheckDispensable(const Announcement& peer, int rank,
                         const Request& join) {
@@ -53,7 +60,7 @@ Status CheckDispensable(const Announcement& peer, int rank,
       }
       break;
     case CollectiveKind::kBroadcast:
-      if (peer.root == rank) why = "it is the root, and has nothing to send";
+      if (IsRoot(peer, rank)) why = "it is the root, and has nothing to send";
       break;
     case CollectiveKind::kAllgather:
     case CollectiveKind::kAlltoall:
@@ -109,6 +116,7 @@ RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size,
   request.dtype = peer.dtype;
   request.reduce_op = peer.reduce_op;
   request.root = peer.root;
+  request.roots = peer.roots;
   request.postscale = peer.postscale;
   request.wire_dtype = peer.wire_dtype;
   request.plan = peer.plan;
@@ -121,6 +129,7 @@ RequestInJoin MakeRequestInJoin(const Announcement& peer, int rank, int size,
                        peer.kind == CollectiveKind::kAlltoall;
   if (gathers) shapes[0][0] = 0;
   if (peer.kind == CollectiveKind::kAlltoall) request.splits.assign(size, 0);
+  if (peer.kind == CollectiveKind::kReduceScatter) request.splits = peer.splits;
   request.able = AddZeros(shapes, *memory, request);
   return made;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -46,8 +47,15 @@ bool TakeTurns(std::vector<Member>& members, const std::vector<int>& ranks) {
   return moved;
 }
 
-// Runs the pattern on all members; each starts with data[rank].
-void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
+LaneChunks EqualChunks(const Lane& lane, size_t nbytes) {
+  return LaneChunks(nbytes, lane.reduction.element_nbytes(), lane.size());
+}
+
+// What a member runs, with its data.
+using RunMember = std::function<Task(Lane& lane, std::string& data)>;
+
+// Runs it on all members; each starts with data[rank].
+void Reduce(std::vector<Member>& members, const RunMember& run, uint64_t key,
             const ScaledReduction& reduction, const Arrivals& arrivals,
             std::vector<std::string>* data) {
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -55,11 +63,10 @@ void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
   std::vector<int> present;
   for (const std::vector<int>& group : arrivals) {
     for (int rank : group) {
-      std::string& own = (*data)[rank];
       Communicator& communicator = *members[rank].communicator;
       lanes.emplace_back(new Lane{communicator, key, communicator.ranks(),
                                   communicator.rank(), reduction});
-      tasks.push_back(pattern(*lanes.back(), own.data(), own.size(), 0));
+      tasks.push_back(run(*lanes.back(), (*data)[rank]));
       tasks.back().Start();
       present.push_back(rank);
     }
@@ -78,6 +85,15 @@ void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
   ASSERT_EQ(tasks.size(), members.size());
   ASSERT_TRUE(all_done()) << "not in time";
   for (const Task& task : tasks) EXPECT_OK(task.result());
+}
+
+void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
+            const ScaledReduction& reduction, const Arrivals& arrivals,
+            std::vector<std::string>* data) {
+  const RunMember run = [pattern](Lane& lane, std::string& own) {
+    return pattern(lane, own.data(), EqualChunks(lane, own.size()), 0);
+  };
+  Reduce(members, run, key, reduction, arrivals, data);
 }
 
 void Reduce(std::vector<Member>& members, LanePattern* pattern, uint64_t key,
@@ -211,6 +227,52 @@ RING_TEST(AnyNumberOfMembersReducesAnyLength) {
   }
 }
 
+// Member m has m elements more than the first, which may have none.
+RING_TEST(AtHalfEachMemberHasItsChunkHoweverLong) {
+  uint64_t key = 0;
+  for (int size = 1; size <= 17; ++size) {
+    std::vector<Member> members = Connect(size);
+    CollectiveArguments arguments;
+    arguments.dtype = DataType::kFloat32;
+    arguments.postscale = 2.0;
+    const ScaledReduction reduction(arguments);
+    for (LanePattern* pattern :
+         {ReduceByParts, ReduceByHalving, ReduceByRing}) {
+      for (size_t least : {0, 1, 3001}) {
+        std::vector<size_t> ends;
+        size_t count = 0;
+        for (int member = 0; member < size; ++member) {
+          count += least + member;
+          ends.push_back(count * sizeof(float));
+        }
+        const LaneChunks chunks(ends);
+        std::vector<std::string> data;
+        std::vector<double> values(count);
+        std::vector<double> sums(count);
+        for (int rank = 0; rank < size; ++rank) {
+          for (size_t i = 0; i < count; ++i) {
+            values[i] = static_cast<double>((size_t{1} << rank) + i % 7);
+            sums[i] += 2 * values[i];
+          }
+          data.push_back(Encode(DataType::kFloat32, values));
+        }
+        const RunMember run = [&](Lane& lane, std::string& own) {
+          lane.scatters = true;
+          return pattern(lane, own.data(), chunks, 0);
+        };
+        Reduce(members, run, ++key, reduction, {Everyone(size)}, &data);
+        const std::string expected = Encode(DataType::kFloat32, sums);
+        for (int rank = 0; rank < size; ++rank) {
+          const Range own = chunks(rank);
+          ASSERT_TRUE(data[rank].substr(own.begin, own.size()) ==
+                      expected.substr(own.begin, own.size()))
+              << "rank " << rank << " of " << size << ", " << count;
+        }
+      }
+    }
+  }
+}
+
 // All together; one after the other, in every order if they are few; and each
 // of them long before, and long after, the others.
 std::vector<Arrivals> OrdersOfArrival(int size) {
@@ -282,7 +344,8 @@ RING_TEST(ABrokenCommunicatorEndsThePattern) {
     std::string data(1 << 20, '\0');
     Communicator& communicator = *members[0].communicator;
     const Lane lane{communicator, 1, communicator.ranks(), 0, reduction};
-    Task task = pattern.run(lane, data.data(), data.size(), 0);
+    Task task =
+        pattern.run(lane, data.data(), EqualChunks(lane, data.size()), 0);
     task.Start();
     members[0].mesh->Pump();
     members[0].scheduler.RunReady();

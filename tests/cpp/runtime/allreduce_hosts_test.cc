@@ -141,6 +141,46 @@ RING_TEST(EveryPatternIsExactInTheLanesOfSeveralHosts) {
   }
 }
 
+// Rows that the ranks do not divide; and fewer rows than there are ranks.
+RING_TEST(EveryPatternScattersExactlyInTheLanesOfSeveralHosts) {
+  for (const Tuning& tuning : TuningsOfEveryPattern()) {
+    for (const auto& [size, hosts] :
+         {std::pair(4, 4), std::pair(6, 3), std::pair(11, 5)}) {
+      RankOptions setup{size, hosts == size ? "tcp" : "auto", hosts};
+      setup.tuning = tuning;
+      RunRanks(setup, [](Rank& self) {
+        for (const auto& [rows, columns] :
+             {std::pair(3, 100003), std::pair(1009, 3),
+              std::pair(1000003, 1)}) {
+          std::vector<float> data(rows * columns);
+          for (size_t i = 0; i < data.size(); ++i) {
+            data[i] = static_cast<float>((1 << self.rank) + i % 7);
+          }
+          std::vector<float> part;
+          Request request = Allreduce(StrCat("of ", rows), data);
+          request.kind = CollectiveKind::kReduceScatter;
+          request.inputs[0].shape = {rows, columns};
+          request.outputs = {};
+          request.allocate_output = [&](const Shape& shape) {
+            part.resize(ElementCount(shape));
+            return StatusOr<void*>(part.data());
+          };
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          const size_t first =
+              columns * (rows / self.size * self.rank +
+                         std::min(rows % self.size, self.rank));
+          for (size_t i = 0; i < part.size(); ++i) {
+            const int64_t sum =
+                (1 << self.size) - 1 + self.size * ((first + i) % 7);
+            ASSERT_EQ(part[i], static_cast<float>(sum))
+                << i << " of " << part.size() << " on rank " << self.rank;
+          }
+        }
+      });
+    }
+  }
+}
+
 RING_TEST(EveryPatternGivesTheSameBitsInTheLanesOfSeveralHosts) {
   for (const Tuning& tuning : TuningsOfEveryPattern()) {
     RankOptions setup{6, "auto", 3};

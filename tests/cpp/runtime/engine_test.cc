@@ -184,6 +184,42 @@ RING_TEST(BroadcastReachesEveryRank) {
   }
 }
 
+// The last rank sends two tensors, the others one each, the first one none; of
+// lengths that differ by rounds. In channels, too.
+RING_TEST(EachTensorOfABroadcastMayHaveARootOfItsOwn) {
+  for (const RankOptions& setup : AllSetups()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int64_t count : {1, 1000, 300001}) {
+        const int last = self.size - 1;
+        std::vector<int64_t> roots = {last};
+        for (int root = 1; root < self.size; ++root) roots.push_back(root);
+        for (int use = 0; use < 4; ++use) {
+          std::vector<std::vector<float>> data;
+          Request request;
+          request.kind = CollectiveKind::kBroadcast;
+          request.name = StrCat("roots of ", count);
+          request.dtype = DataType::kFloat32;
+          request.roots = roots;
+          for (size_t i = 0; i < roots.size(); ++i) {
+            data.push_back(Input(self.rank + use, count / (1 + roots[i])));
+          }
+          for (std::vector<float>& tensor : data) {
+            request.inputs.push_back(
+                {tensor.data(), {static_cast<int64_t>(tensor.size())}});
+            request.outputs.push_back(tensor.data());
+          }
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          for (size_t i = 0; i < roots.size(); ++i) {
+            for (size_t at = 0; at < data[i].size(); ++at) {
+              ASSERT_EQ(data[i][at], InputAt(roots[i] + use, at));
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
 RING_TEST(ReduceScatterGivesTheFirstRanksOneRowMore) {
   for (const RankOptions& setup : AllSetups()) {
     RunRanks(setup, [](Rank& self) {
@@ -206,6 +242,49 @@ RING_TEST(ReduceScatterGivesTheFirstRanksOneRowMore) {
             expected += InputAt(rank, begin * 3 + i);
           }
           ASSERT_EQ(output[i], expected);
+        }
+      }
+    });
+  }
+}
+
+// Of several tensors; the first rank gets nothing, and parts begin and end
+// within tensors. In channels, too.
+RING_TEST(ReduceScatterFollowsTheSplits) {
+  for (const RankOptions& setup : AllSetups()) {
+    RunRanks(setup, [](Rank& self) {
+      for (int64_t unit : {0, 1, 1000, 130001}) {
+        std::vector<int64_t> splits(self.size, 0);
+        int64_t count = 0;
+        int64_t before = 0;
+        for (int rank = 0; rank < self.size; ++rank) {
+          splits[rank] = unit * rank;
+          if (rank < self.rank) before += splits[rank];
+          count += splits[rank];
+        }
+        for (int use = 0; use < 3; ++use) {
+          const std::vector<float> data = Input(self.rank + use, count);
+          const int64_t cut = count / 3;
+          std::vector<float> part;
+          Shape shape;
+          Request request;
+          request.kind = CollectiveKind::kReduceScatter;
+          request.name = StrCat("parts of ", unit);
+          request.dtype = DataType::kFloat32;
+          request.splits = splits;
+          request.inputs = {{data.data(), {cut}},
+                            {data.data() + cut, {count - cut}}};
+          AllocateInto(&part, &shape, &request);
+          ASSERT_OK(self.engine->Run(std::move(request)));
+          ASSERT_EQ(shape.size(), size_t{1});
+          ASSERT_EQ(shape[0], splits[self.rank]);
+          for (size_t i = 0; i < part.size(); ++i) {
+            float expected = 0;
+            for (int rank = 0; rank < self.size; ++rank) {
+              expected += InputAt(rank + use, before + i);
+            }
+            ASSERT_EQ(part[i], expected);
+          }
         }
       }
     });

@@ -9,6 +9,7 @@ import tensorflow as tf
 from support import RankPool, tensors
 
 import ring_keras as ring
+from ring_keras.ops.broadcast import grouped_broadcast
 
 
 def check_values() -> None:
@@ -32,6 +33,65 @@ def check_values() -> None:
 
 def test_every_rank_gets_the_roots(ranks: RankPool) -> None:
     ranks.run(check_values)
+
+
+def check_several_roots(kind: str) -> None:
+    size, rank = ring.size(), ring.rank()
+    roots = [*range(size), size - 1]
+
+    def send(*values: tf.Tensor) -> list[tf.Tensor]:
+        return grouped_broadcast(values, roots, name=f"roots/{kind}")
+
+    function = {
+        "eager": send,
+        "graph": tf.function(send),
+        "xla": tf.function(send, jit_compile=True),
+    }[kind]
+    for step in range(4):
+        values = [
+            tf.fill([3, 1000 * place + 1], float(10 * rank + place + step))
+            for place in range(len(roots))
+        ]
+        for place, (root, result) in enumerate(
+            zip(roots, function(*values), strict=True)
+        ):
+            expected = np.full([3, 1000 * place + 1], 10.0 * root + place + step)
+            np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("kind", ["eager", "graph", "xla"])
+def test_each_tensor_may_have_its_root(ranks: RankPool, kind: str) -> None:
+    ranks.run(check_several_roots, args=[kind])
+
+
+def check_gradient_of_roots() -> None:
+    size, rank = ring.size(), ring.rank()
+    values = [tf.ones([2]) for _ in range(size)]
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        sent = grouped_broadcast(values, list(range(size)))
+        loss = sum(tf.reduce_sum(one) for one in sent) * (rank + 1.0)
+    for root, gradient in enumerate(tape.gradient(loss, values)):
+        expected = sum(range(1, size + 1)) if rank == root else 0.0
+        np.testing.assert_allclose(gradient, [expected, expected])
+
+
+def test_gradients_are_summed_at_each_root(ranks: RankPool) -> None:
+    ranks.run(check_gradient_of_roots)
+
+
+def check_wrong_roots() -> None:
+    with pytest.raises(ValueError, match="Received: 1 ranks, 2 tensors"):
+        grouped_broadcast([tf.ones([]), tf.ones([])], [0])
+    if ring.size() == 1:
+        return
+    roots = [0, ring.rank()]
+    with pytest.raises(ring.RankMismatchError, match=r"RK\d+.*list of roots differs"):
+        grouped_broadcast([tf.ones([]), tf.ones([])], roots, name="other")
+
+
+def test_roots_that_differ_are_told(ranks: RankPool) -> None:
+    ranks.run(check_wrong_roots)
 
 
 def check_gradient(graph: bool) -> None:

@@ -17,7 +17,7 @@ class Broadcast : public DeviceCollective {
             ElementCount(input.shape) * SizeOf(arguments().dtype);
         if (nbytes == 0) continue;
         calls.Broadcast(input.data, arguments().outputs[i], nbytes,
-                        arguments().root);
+                        RootOf(arguments(), i));
       }
     });
     co_return co_await issued;

@@ -86,6 +86,15 @@ void CallBuilder::Set(const char* attribute, const std::string& value) {
   attributes_ += StrCat(", ", attribute, " = ", Quoted(value));
 }
 
+void CallBuilder::Set(const char* attribute,
+                      const std::vector<int64_t>& values) {
+  attributes_ += StrCat(", ", attribute, " = array<i64");
+  for (size_t i = 0; i < values.size(); ++i) {
+    attributes_ += StrCat(i == 0 ? ": " : ", ", values[i]);
+  }
+  attributes_ += ">";
+}
+
 void CallBuilder::SetFactor(const char* name, int index) {
   const auto shape = context_->InputXlaShape(index);
   if (!shape.ok() || xla::ShapeUtil::ElementsIn(*shape) != 1) {

@@ -22,6 +22,8 @@ class CallBuilder {
 
   void Set(const char* attribute, int64_t value);
   void Set(const char* attribute, const std::string& value);
+  // One or more.
+  void Set(const char* attribute, const std::vector<int64_t>& values);
 
   // Input number `index` of the op, a scalar of float64, as the factor called
   // `name`: an attribute if it is known now, else an operand. Call it before

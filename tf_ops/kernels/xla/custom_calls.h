@@ -34,12 +34,13 @@ inline constexpr char kCheck[] = "ring_keras.check";
 // start gave, then the tensors; in a check the two matrices, then the tensors.
 inline constexpr const char* kFactors[] = {"prescale", "postscale", "weight"};
 
-// Further attributes, all 64-bit integers but the name.
+// Further attributes, 64-bit integers where nothing else is said.
 inline constexpr char kKind[] = "kind";
 inline constexpr char kName[] = "name";
 inline constexpr char kCommunicator[] = "communicator";
 inline constexpr char kReduceOp[] = "reduce_op";
 inline constexpr char kRoot[] = "root";
+inline constexpr char kRoots[] = "roots";           // A list, by tensor.
 inline constexpr char kIsBool[] = "is_bool";        // Travels as another type.
 inline constexpr char kWireDtype[] = "wire_dtype";  // -1: none.
 inline constexpr char kWaitFollows[] = "wait_follows";

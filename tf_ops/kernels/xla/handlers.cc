@@ -146,6 +146,10 @@ Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
       static_cast<StepRole>(Integer(attributes, xla_calls::kStep, 0));
   request.plan = Integer(attributes, xla_calls::kPlan, 0);
   request.root = Integer(attributes, xla_calls::kRoot, 0);
+  if (auto roots =
+          attributes.get<ffi::Span<const int64_t>>(xla_calls::kRoots)) {
+    SetRoots({roots->begin(), roots->end()}, &request);
+  }
   const int64_t wire_dtype = Integer(attributes, xla_calls::kWireDtype, -1);
   if (wire_dtype >= 0) request.wire_dtype = static_cast<DataType>(wire_dtype);
 

@@ -99,6 +99,11 @@ class AllreduceStartXlaKernel : public ReductionXlaKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("W", &weight_count_));
     OP_REQUIRES_OK(construction,
                    construction->GetAttr("wait_follows", &wait_follows_));
+    std::vector<int64_t> splits;
+    OP_REQUIRES_OK(construction, construction->GetAttr("splits", &splits));
+    OP_REQUIRES(construction, splits.empty(),
+                absl::UnimplementedError(
+                    "RingKerasAllreduceStart: not with splits under XLA"));
   }
 
   void Compile(XlaOpKernelContext* context) override {
@@ -155,12 +160,12 @@ class BroadcastXlaKernel : public CollectiveXlaKernel {
  public:
   explicit BroadcastXlaKernel(OpKernelConstruction* construction)
       : CollectiveXlaKernel(construction, CollectiveKind::kBroadcast) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("roots", &roots_));
   }
 
   void Compile(XlaOpKernelContext* context) override {
     CallBuilder call = NewCall(context, xla_calls::kRun);
-    call.Set(xla_calls::kRoot, root_);
+    call.Set(xla_calls::kRoots, roots_);
     for (int i = 0; i < num_inputs(); ++i) {
       call.AddTensor(context->Input(i), true);
     }
@@ -170,7 +175,7 @@ class BroadcastXlaKernel : public CollectiveXlaKernel {
   }
 
  private:
-  int root_ = 0;
+  std::vector<int64_t> roots_;
 };
 
 // Input 0, which has rows. The op's shape function says so too, but it does not
