@@ -126,13 +126,14 @@ def DistributedOptimizer(  # noqa: N802  Named like the class it was in Horovod.
             the number of ranks, or more exactly, weighted like the rank's share of
             an average. They are then the gradients of the mean of all ranks' losses.
         shard_state: Whether the ranks divide what the optimizer keeps for the weights,
-            such as Adam's moments. Each weight, with its state, belongs to one rank,
-            which updates it and sends it to the others; ranks get about the same number
-            of bytes. The weights are those of training without it, bit for bit. For
-            optimizers of Keras whose state is of single weights: SGD, Adam, AdamW,
-            Nadam, Adamax, RMSprop, Adagrad, Adadelta, Adafactor, Ftrl, Lion, Lamb and
-            Muon, also in a LossScaleOptimizer or a MultiOptimizer. Files have the whole
-            state, so all ranks of the process set must save, and load, together.
+            such as Adam's moments. Each weight, or piece of one, belongs with its state
+            to one rank, which updates it and sends it to the others; ranks get about
+            the same number of bytes. The weights are those of training without it, bit
+            for bit on one or two hosts if XLA does not compile the step. For optimizers
+            of Keras whose state is of single weights: SGD, Adam, AdamW, Nadam, Adamax,
+            RMSprop, Adagrad, Adadelta, Adafactor, Ftrl, Lion, Lamb and Muon, also in a
+            LossScaleOptimizer or a MultiOptimizer. Files have the whole state, so all
+            ranks of the process set must save, and load, together.
         fused_update: Whether one op updates a variable on CPUs, with one rank too,
             where Keras has several. For SGD with momentum, Adam and AdamW of Keras, not
             where XLA compiles the step. Adam and AdamW give the same bits; SGD may

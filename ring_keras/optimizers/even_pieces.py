@@ -9,8 +9,9 @@ from typing import Any, Final
 import tensorflow as tf
 
 from ring_keras.ops.shards import Piece
+from ring_keras.optimizers.buckets import GradientSpec, plan_buckets
 
-__all__ = ["balanced", "cut_evenly", "whole_pieces"]
+__all__ = ["balanced", "cut_evenly", "in_buckets", "whole_pieces"]
 
 # Of a rank's share. A cut may be that far from where it would be exact, and is made
 # between two variables, or between two rows of one, where there is such a place.
@@ -50,6 +51,30 @@ def balanced(sizes: Sequence[int], places: int) -> list[int]:
         result[index] = place
         loads[place] += sizes[index]
     return result
+
+
+def in_buckets(variables: Sequence[Any], nbytes: int) -> list[list[Any]]:
+    """Those whose gradients travel together, so that a rank gets a part of each bucket.
+
+    If the backward pass makes the gradients in its usual order.
+
+    Args:
+        variables: Of the model.
+        nbytes: Of a bucket.
+    """
+    specs = [
+        GradientSpec(
+            variable.name,
+            tf.as_dtype(variable.dtype).name,
+            _itemsize(variable),
+            tuple(variable.shape),
+        )
+        for variable in variables
+    ]
+    return [
+        [variables[index] for index in sorted(bucket.indices)]
+        for bucket in plan_buckets(specs, nbytes).buckets
+    ]
 
 
 def cut_evenly(

@@ -17,7 +17,7 @@ from ring_keras.ops.grouped_allreduce import (
     grouped_allreduce,
 )
 from ring_keras.optimizers.agreed_plans import AgreedPlans, source_name
-from ring_keras.optimizers.buckets import BucketPlan, bucket_name
+from ring_keras.optimizers.buckets import Bucket, BucketPlan, bucket_name
 from ring_keras.optimizers.gradient_values import (
     Gradient,
     as_tensors,
@@ -31,6 +31,7 @@ from ring_keras.optimizers.low_rank import LowRank, LowRankStep
 from ring_keras.optimizers.plan_agreement import named_mismatch
 from ring_keras.optimizers.reduction_check import ReductionCheck
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.scattered_bucket import Division, ScatteredBucket
 from ring_keras.optimizers.step_scope import (
     StepWeight,
     current_step,
@@ -173,7 +174,8 @@ class GradientReducer:
         *,
         loss_scale: Factor = 1.0,
         are_sums: bool = False,
-    ) -> list[Gradient]:
+        division: Division | None = None,
+    ) -> list[Any]:
         """Emits every start, in the order of the plan, and then every wait.
 
         A start depends on the gradients of its bucket alone. TensorFlow runs
@@ -189,9 +191,12 @@ class GradientReducer:
             loss_scale: What the gradients have been multiplied by already.
             are_sums: Whether they are sums of passes, each of which `of_pass` has
                 seen. Then it does not matter whether the last one had examples.
+            division: If it is enough that a rank has the gradients of what it updates:
+                who updates what.
 
         Returns:
-            The reduced gradients, the same on every rank but for local ones.
+            The reduced gradients, the same on every rank but for local ones. With
+            `division` an `OwnPart` in place of some.
 
         Raises:
             RankMismatchError: On every rank, if two have different gradients.
@@ -202,7 +207,7 @@ class GradientReducer:
             refuse_summed_losses(self._options.op)
             if not are_sums:
                 gradients = self.of_examples(gradients, sources)
-        return self.combine(gradients, sources, weight, factor, loss_scale)
+        return self.combine(gradients, sources, weight, factor, loss_scale, division)
 
     def agree(self, sources: Sequence[Any]) -> None:
         """Has the ranks agree on how a value for each variable travels; collective.
@@ -218,7 +223,8 @@ class GradientReducer:
         weight: StepWeight | None = None,
         factor: float = 1.0,
         loss_scale: Factor = 1.0,
-    ) -> list[Gradient]:
+        division: Division | None = None,
+    ) -> list[Any]:
         """Does what `reduce` does, also with what is no gradient of a loss."""
         if not self.active:
             return [scaled(gradient, factor) for gradient in gradients]
@@ -257,11 +263,17 @@ class GradientReducer:
             empty = None if plan.buckets else self._start_empty()
             started = [
                 self._start(
-                    [shared[index] for index in bucket.indices],
+                    bucket,
+                    shared,
                     bucket_name(number),
                     weight,
                     factor,
                     wait_follows=number + 1 == len(plan.buckets),
+                    scattered=None
+                    if division is None or check is not None
+                    else ScatteredBucket.of(
+                        bucket, sources, division, self.process_set
+                    ),
                 )
                 for number, bucket in enumerate(plan.buckets)
             ]
@@ -273,6 +285,10 @@ class GradientReducer:
                 share = of_sparse = weight.share()
             self._gather_sparse(shared, reduced, of_sparse, factor)
             for bucket, pending in zip(plan.buckets, started, strict=True):
+                if isinstance(pending, ScatteredBucket):
+                    for index, part in pending.wait().items():
+                        reduced[index] = part
+                    continue
                 for index, tensor in zip(bucket.indices, _wait(pending), strict=True):
                     reduced[index] = tensor
             if empty is not None:
@@ -382,14 +398,18 @@ class GradientReducer:
 
     def _start(
         self,
-        tensors: list[tf.Tensor],
+        bucket: Bucket,
+        gradients: Sequence[Gradient],
         name: str,
         weight: StepWeight | None,
         factor: float,
+        *,
         wait_follows: bool,
-    ) -> PendingAllreduce | list[tf.Tensor]:
+        scattered: ScatteredBucket | None,
+    ) -> PendingAllreduce | ScatteredBucket | list[tf.Tensor]:
         """What is on its way; or the result, of an op that has no two halves."""
         options = self._options
+        tensors = [gradients[index] for index in bucket.indices]
         if options.op is ReduceOp.ADASUM:
             return adasum(
                 tensors,
@@ -398,16 +418,22 @@ class GradientReducer:
                 compression=options.compression,
                 process_set=self.process_set,
             )
+        arguments: dict[str, Any] = {
+            "op": options.op,
+            "name": name,
+            "prescale_factor": 1.0 / options.gradient_predivide_factor,
+            "postscale_factor": options.gradient_predivide_factor * factor,
+            "weight": None if weight is None else weight.amount,
+            "wait_follows": wait_follows,
+        }
+        if scattered is not None:
+            scattered.start(gradients, **arguments)
+            return scattered
         return allreduce_start(
             tensors,
-            options.op,
-            name=name,
-            prescale_factor=1.0 / options.gradient_predivide_factor,
-            postscale_factor=options.gradient_predivide_factor * factor,
-            weight=None if weight is None else weight.amount,
-            wait_follows=wait_follows,
             compression=options.compression,
             process_set=self.process_set,
+            **arguments,
         )
 
 

@@ -22,6 +22,7 @@ from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.reduction_options import ReductionOptions
+from ring_keras.optimizers.scattered_bucket import Division
 from ring_keras.optimizers.sharded_files import ShardedFiles
 from ring_keras.optimizers.step_scope import StepWeight, current_step
 from ring_keras.values.reduce_op import ReduceOp
@@ -178,7 +179,8 @@ class OptimizerHook:
         weight: StepWeight | None,
         *,
         are_sums: bool = False,
-    ) -> list[Gradient]:
+        division: Division | None = None,
+    ) -> list[Any]:
         self._note_passed()
         self._refuse_inside_loss_scaling()
         reduce = functools.partial(
@@ -190,7 +192,7 @@ class OptimizerHook:
         )
         step = current_step()
         if not self.adopted or step is None or not step.tape_gradients:
-            return reduce(grads, sources)
+            return reduce(grads, sources, division=division)
         own = [
             None if id(g) in step.tape_gradients or step.keeps_own(source) else g
             for g, source in zip(grads, sources, strict=True)

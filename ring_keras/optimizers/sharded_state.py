@@ -1,16 +1,17 @@
 """The updates of an optimizer whose state is divided: each element's by one rank.
 
-All ranks have all gradients, reduced and clipped. A rank updates the variables, and the
-pieces of variables, of which it has what the optimizer keeps; then the others take them
-from that rank. So each update is computed by Keras's own methods, from the same
-numbers, and all ranks have the same bits.
+A rank updates the variables, and the pieces of variables, of which it has what the
+optimizer keeps, and has at least the gradients of these, reduced and clipped. Then the
+others take them from that rank. So each update is computed by Keras's own methods, from
+the same numbers, and all ranks have the same bits.
 
 What each rank trains for itself (`local_layers`) every rank updates for itself.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import keras
 import tensorflow as tf
@@ -22,10 +23,14 @@ from ring_keras.ops.broadcast import grouped_broadcast
 from ring_keras.ops.shards import Piece, Shard
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.gradient_values import Gradient
+from ring_keras.optimizers.scattered_bucket import OwnPart
 from ring_keras.optimizers.slices import Slice, Slices, put_together
 from ring_keras.optimizers.state_division import StateDivision
 
 __all__ = ["ShardedState"]
+
+# At a time, or of one variable: some buckets of gradients.
+_SENT_BYTES: Final = 64 << 20
 
 
 class ShardedState:
@@ -65,14 +70,14 @@ class ShardedState:
 
     def _update(
         self,
-        grads: Sequence[Gradient],
+        grads: Sequence[Gradient | OwnPart],
         trainable_variables: Sequence[Any],
         learning_rate: Any,
     ) -> None:
         """Of what this rank has; then all ranks take all of it."""
         self.division.require_same_ranks()
         own = [
-            (gradient, variable)
+            (gradient.values if isinstance(gradient, OwnPart) else gradient, variable)
             for gradient, variable in zip(grads, trainable_variables, strict=True)
             if self.division.updates(variable)
         ]
@@ -86,7 +91,7 @@ class ShardedState:
             for gradient, variable in zip(grads, trainable_variables, strict=True)
         }
         own += [
-            (one.gradient(gradients[internals.variable_key(one.whole)]), one.variable)
+            (_own_part(one, gradients[internals.variable_key(one.whole)]), one.variable)
             for one in slices
         ]
         self._update_these([g for g, _ in own], [v for _, v in own], learning_rate)
@@ -187,22 +192,13 @@ class ShardedState:
         if len(self.division.members()) == 1:
             return
         own = {internals.variable_key(one.whole): one.variable for one in slices}
-        groups: dict[tuple[int, str], list[tuple[tf.Variable, Shard, Piece]]] = {}
-        for variable in map(internals.tensorflow_variable, variables):
-            shard = self.division.shard(variable)
-            if shard is None:
-                continue
-            for piece in shard.pieces:
-                key = piece.owner, variable.dtype.base_dtype.name
-                groups.setdefault(key, []).append((variable, shard, piece))
         found: dict[Hashable, dict[Piece, tf.Tensor]] = {}
         with one_step(is_of_training=False):
-            for owner, dtype in sorted(groups):
-                group = groups[owner, dtype]
+            for (dtype, number), group in sorted(self._groups(variables).items()):
                 values = grouped_broadcast(
                     [_sent(*one, own) for one in group],
-                    owner,
-                    name=f"optimizer/{what}/{owner}/{dtype}",
+                    [piece.owner for _, _, piece in group],
+                    name=f"optimizer/{what}/{dtype}/{number}",
                     process_set=self._process_set,
                 )
                 for (variable, shard, piece), value in zip(group, values, strict=True):
@@ -210,8 +206,33 @@ class ShardedState:
                         found.setdefault(variable.ref(), {})[piece] = value
                         if len(found[variable.ref()]) == len(shard.pieces):
                             put_together(variable, shard, found[variable.ref()])
-                    elif owner != rank():
+                    elif piece.owner != rank():
                         variable.assign(value)
+
+    def _groups(
+        self, variables: Sequence[Any]
+    ) -> dict[tuple[str, int], list[tuple[tf.Variable, Shard, Piece]]]:
+        """The pieces that are sent at once, by dtype and number.
+
+        Of some variables at a time, as what comes is there twice until it is assigned.
+        """
+        groups: dict[tuple[str, int], list[tuple[tf.Variable, Shard, Piece]]] = {}
+        nbytes: dict[str, int] = {}
+        for variable in map(internals.tensorflow_variable, variables):
+            shard = self.division.shard(variable)
+            if shard is None:
+                continue
+            dtype = variable.dtype.base_dtype
+            before = nbytes.get(dtype.name, 0)
+            nbytes[dtype.name] = before + math.prod(shard.shape) * dtype.size
+            group = groups.setdefault((dtype.name, before // _SENT_BYTES), [])
+            group += [(variable, shard, piece) for piece in shard.pieces]
+        return groups
+
+
+def _own_part(one: Slice, gradient: Gradient | OwnPart) -> Gradient:
+    """Of the gradient of the variable that it is of."""
+    return gradient.values if isinstance(gradient, OwnPart) else one.gradient(gradient)
 
 
 def _sent(

@@ -19,10 +19,12 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.job.topology import rank
+from ring_keras.job.topology import local_size, rank, size
 from ring_keras.ops.shards import Piece, Shard, set_shard, shard_of
-from ring_keras.optimizers.even_pieces import cut_evenly, whole_pieces
+from ring_keras.optimizers.buckets import DEFAULT_BYTES
+from ring_keras.optimizers.even_pieces import cut_evenly, in_buckets, whole_pieces
 from ring_keras.optimizers.shardable import can_cut
 
 __all__ = ["Part", "StateDivision", "dtype_of"]
@@ -50,6 +52,24 @@ def dtype_of(part: Part) -> np.dtype[Any]:
     return found
 
 
+class _Place(NamedTuple):
+    """What a division follows from, besides the variables.
+
+    Attributes:
+        rank: This one; None before there is a division.
+        ranks: How many there are.
+        bucket_nbytes: In which the variables are divided; None: all together.
+    """
+
+    rank: int | None
+    ranks: int | None
+    bucket_nbytes: int | None
+
+    def __str__(self) -> str:
+        hosts = "one host" if self.bucket_nbytes is None else "several hosts"
+        return f"{self.rank} of {self.ranks} on {hosts}"
+
+
 class StateDivision:
     """That of one optimizer that updates variables itself.
 
@@ -57,6 +77,9 @@ class StateDivision:
         optimizer: One that can be sharded.
         process_set: The ranks that train together. One outside of it has all of it.
         is_local: Whether each rank trains a variable for itself.
+        bucket_size_bytes: Of the gradients; None: what the job has.
+        scatters: Whether ranks of several hosts get the reduced gradients of what they
+            update alone.
     """
 
     def __init__(
@@ -64,10 +87,15 @@ class StateDivision:
         optimizer: keras.optimizers.Optimizer,
         process_set: ProcessSet,
         is_local: Callable[[Any], bool],
+        *,
+        bucket_size_bytes: int | None = None,
+        scatters: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._process_set = process_set
         self._is_local = is_local
+        self._bucket_size_bytes = bucket_size_bytes
+        self._scatters = scatters
         # By variable, of those that it is built with: who has its state. None: each
         # rank has.
         self._shards: dict[Hashable, Shard | None] = {}
@@ -75,8 +103,8 @@ class StateDivision:
         self._pieces_of = cut_evenly if can_cut(optimizer) else whole_pieces
         # What Adafactor is about to add.
         self._means: internals.Means | None = None
-        # This rank and the number of ranks, when it was built.
-        self._place: tuple[int, int] | None = None
+        # When it was built.
+        self._place: _Place | None = None
         self.parts: list[Part] = []
         """What is divided, in the order in which it was built, the same on all ranks.
         Their variables are the same for any number of ranks, too."""
@@ -98,11 +126,15 @@ class StateDivision:
         common = [v for v in variables if not self._is_local(v)]
         members = self.members()
         self._shards = dict.fromkeys(map(internals.variable_key, variables))
-        for variable, pieces in zip(
-            common, self._pieces_of(common, members), strict=True
-        ):
-            key = internals.variable_key(variable)
-            self._shards[key] = Shard(tuple(variable.shape), pieces)
+        nbytes = self._place.bucket_nbytes
+        # On one host a piece costs more than a whole variable.
+        groups = [common] if nbytes is None else in_buckets(common, nbytes)
+        for group in groups:
+            for variable, pieces in zip(
+                group, self._pieces_of(group, members), strict=True
+            ):
+                key = internals.variable_key(variable)
+                self._shards[key] = Shard(tuple(variable.shape), pieces)
         self._means = internals.expected_means(self._optimizer, variables)
         internals.replace(self._optimizer, internals.ADD_FROM_REFERENCE, self._add)
         internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_mean)
@@ -111,6 +143,11 @@ class StateDivision:
         finally:
             internals.restore(self._optimizer, internals.ADD_FROM_REFERENCE)
             internals.restore(self._optimizer, internals.ADD_VARIABLE)
+
+    @property
+    def is_for_hosts(self) -> bool:
+        """Whether each bucket of gradients is divided evenly."""
+        return self._place is not None and self._place.bucket_nbytes is not None
 
     def _add(
         self,
@@ -187,7 +224,7 @@ class StateDivision:
 
     def has(self, part: Part) -> bool:
         """Whether this rank has it, by the number that it had when it was built."""
-        return self._place is not None and part.piece.owner == self._place[0]
+        return self._place is not None and part.piece.owner == self._place.rank
 
     def follow_ranks(self) -> bool:
         """Builds it for the ranks that there are now; returns whether it had to.
@@ -205,7 +242,7 @@ class StateDivision:
         variables = list(internals.trainable_variables(optimizer))
         unfiled = internals.unfiled_state([optimizer])
         has_untracked = bool(internals.untracked_placeholders(optimizer))
-        place = None if self._place is None else self._place[0]
+        place = None if self._place is None else self._place.rank
         before = internals.forget_state(optimizer)
         self.build(variables)
         optimizer.built = True
@@ -243,8 +280,21 @@ class StateDivision:
             return self._process_set.ranks
         return [rank()]
 
-    def _current_place(self) -> tuple[int, int]:
-        return rank(), len(self.members())
+    def _current_place(self) -> "_Place":
+        nbytes = None
+        if (
+            self._scatters
+            and self._pieces_of is cut_evenly
+            and local_size() < size()
+            and len(self.members()) > 1
+        ):
+            # Not what was tuned, which may change.
+            nbytes = (
+                self._bucket_size_bytes
+                or current_job().config.bucket_size_bytes
+                or DEFAULT_BYTES
+            )
+        return _Place(rank(), len(self.members()), nbytes)
 
     def require_same_ranks(self) -> None:
         """Raises if it was divided for other ranks than there are.
@@ -254,11 +304,11 @@ class StateDivision:
         """
         place = self._current_place()
         if self._place != place:
-            was = self._place or (None, None)
+            was = self._place or _Place(None, None, None)
             raise RingKerasError(
                 "[RK339] "
                 f"the state of optimizer '{self._optimizer.name}' was divided for rank "
-                f"{was[0]} of {was[1]}, and this is rank {place[0]} of {place[1]} now. "
+                f"{was}, and this is rank {place} now. "
                 "Save the model before the job ends, load it in the new one, and pass "
                 "its optimizer to ring_keras.DistributedOptimizer(shard_state=True)."
             )

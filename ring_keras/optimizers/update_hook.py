@@ -7,7 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.job.job import current_job
 from ring_keras.job.process_set import has_peers
+from ring_keras.keras_internals.graphs import is_for_xla
 from ring_keras.ops.step import in_order
 from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.gradient_values import Gradient, rounded
@@ -15,6 +17,8 @@ from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
 from ring_keras.optimizers.sharded_state import ShardedState
 from ring_keras.optimizers.state_division import StateDivision
 from ring_keras.optimizers.step_scope import current_step
+from ring_keras.values.compression import Compression
+from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["UpdateHook"]
 
@@ -48,7 +52,11 @@ class UpdateHook(OptimizerHook):
         fused.install()
         if self.options.shard_state:
             division = StateDivision(
-                self._optimizer, self.process_set, self.options.is_local
+                self._optimizer,
+                self.process_set,
+                self.options.is_local,
+                bucket_size_bytes=self.options.bucket_size_bytes,
+                scatters=self._may_scatter(),
             )
             self._sharded = ShardedState(
                 self._optimizer, self.process_set, fused.update, division
@@ -125,12 +133,40 @@ class UpdateHook(OptimizerHook):
             accumulates = self._accumulates()
             weight = None if accumulates else self._reducer.step_weight()
             sources = sources_of(self._sources, grads)
-            grads = self._reduced(grads, sources, weight, are_sums=accumulates)
+            division = self._division_of_gradients()
+            grads = self._reduced(
+                grads, sources, weight, are_sums=accumulates, division=division
+            )
+            if division is not None:  # There is nothing to clip.
+                return grads
         clipped = type(self._optimizer)._clip_gradients(self._optimizer, grads)
         if self._optimizer.global_clipnorm and has_peers(self.process_set):
             # Ranks that divide the state go on with pieces of them.
             clipped = list(map(rounded, clipped))
         return clipped
+
+    def _may_scatter(self) -> bool:
+        """Whether nobody but who updates a variable needs its reduced gradient."""
+        optimizer, options = self._optimizer, self.options
+        return (
+            not (optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue)
+            and options.op in (ReduceOp.AVERAGE, ReduceOp.SUM)
+            and options.compression is Compression.none
+            and options.compressor is None
+            and options.low_rank is None
+        )
+
+    def _division_of_gradients(self) -> StateDivision | None:
+        """Who needs what of the reduced gradients; None: all ranks need all."""
+        if (
+            self._sharded is None
+            or not self._sharded.division.is_for_hosts
+            or not self._may_scatter()
+            or current_job().on_gpu
+            or is_for_xla(tf.compat.v1.get_default_graph())
+        ):
+            return None
+        return self._sharded.division
 
     def _accumulates(self) -> bool:
         return bool(self._optimizer.gradient_accumulation_steps)
