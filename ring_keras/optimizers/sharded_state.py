@@ -205,7 +205,7 @@ class ShardedState:
                     if shard.is_cut:
                         found.setdefault(variable.ref(), {})[piece] = value
                         if len(found[variable.ref()]) == len(shard.pieces):
-                            put_together(variable, shard, found[variable.ref()])
+                            put_together(variable, shard, found.pop(variable.ref()))
                     elif piece.owner != rank():
                         variable.assign(value)
 
