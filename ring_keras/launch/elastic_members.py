@@ -458,10 +458,17 @@ class ElasticMembers(Members):
         return float(min(last, first * 2.0 ** min(self._losses - 1, 64)))
 
     def _give_up_silent(self, living: list[_Process], now: float) -> None:
-        """Kills those that the others have lost although they still run."""
+        """Kills those that the others have lost although they still run.
+
+        Not on hosts that are cut off: that would be done only when they are back, and
+        another launcher may go on with them by then.
+        """
         lost = {number for number, _, is_lost in self.ended_ranks() if is_lost}
         for process in living:
             if process.waits or process.worker.rank not in lost:
+                continue
+            if not self._fleet.hears(process.worker):
+                process.given_up_at = None
                 continue
             if process.given_up_at is None:
                 process.given_up_at = now

@@ -160,6 +160,13 @@ class Fleet:
                 self._told.pop(name, None)
                 self._start(crew)
 
+    def hears(self, worker: Worker) -> bool:
+        """Whether there has been word of late from the host of a process."""
+        return any(
+            worker in crew.workers and crew.silent_s < self._silence_s / 2
+            for crew in self._crews.values()
+        )
+
     def _give_up_silent(self) -> None:
         # A spare host that is heard says nothing of the others: who trains on is lost
         # to this host alone, and there would be nobody to go on without it.

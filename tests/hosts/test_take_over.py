@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -186,6 +187,31 @@ def test_the_larger_side_of_a_cut_goes_on(
     (ringrun.directory / "stop").touch()
     assert ringrun.noted("end.1")
     assert ringrun.noted("sizes.0") == "[3]"
+    hosts.wait_until_empty(60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut_s", [10.3, 11.2])
+def test_a_cut_may_end_when_hosts_are_given_up(
+    ringrun: Ringrun, job: LostLauncher, hosts: SshHosts, cut_s: float
+) -> None:
+    """What the first launcher would do to the others' ranks must not reach them."""
+    where = "node0:1,node1:1,node2:1"
+    options = ("--max-np", "3", "--blacklist-cooldown-range", "0", "0", "--heirs")
+    begin(job, hosts, where, *options, outage_s=None)
+    for number in (0, 1, 2):
+        await_sizes(ringrun.directory, number, "[3]", timeout_s=90)
+    job.await_card()
+
+    hosts.set_link(0, "down")
+    time.sleep(cut_s)
+    hosts.set_link(0, "up")
+
+    await_generation(ringrun, 1)
+    await_generation(ringrun, 2)
+    (ringrun.directory / "stop").touch()
+    assert ringrun.noted("end.1")
+    assert ringrun.noted("end.2")
     hosts.wait_until_empty(60)
 
 
