@@ -98,6 +98,11 @@ def allreduce_start(
             "ring_keras.ops.allreduce_start takes one or more tensors of one dtype. "
             f"Received: {len(tensors)} tensors, dtypes={dtypes}"
         )
+    if splits and Compression(compression) is not Compression.none:
+        raise ValueError(
+            "ring_keras.ops.allreduce_start takes `splits` without compression. "
+            f"Received: compression={compression!r}"
+        )
     dtype = tensors[0].dtype
     reduce_op = to_reduce_op(op, dtype.name, "allreduce_start")
     name = to_request_name(name, "grouped_allreduce", tensors)

@@ -146,6 +146,10 @@ Status Validate(const CollectiveArguments& arguments, int size) {
       RING_KERAS_RETURN_IF_ERROR(ValidateWire(arguments));
       return ValidateReduction(arguments);
     case CollectiveKind::kReduceScatter:
+      if (arguments.wire_dtype.has_value()) {
+        return Status(StatusCode::kInvalidArgument,
+                      "reduce_scatter has no compression.");
+      }
       RING_KERAS_RETURN_IF_ERROR(ValidateReduction(arguments));
       return arguments.splits.empty() ? ValidateHasRows(arguments)
                                       : ValidateParts(arguments, size);
