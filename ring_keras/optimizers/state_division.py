@@ -66,8 +66,8 @@ class _Place(NamedTuple):
     bucket_nbytes: int | None
 
     def __str__(self) -> str:
-        hosts = "one host" if self.bucket_nbytes is None else "several hosts"
-        return f"{self.rank} of {self.ranks} on {hosts}"
+        how = "" if self.bucket_nbytes is None else f" by {self.bucket_nbytes} bytes"
+        return f"{self.rank} of {self.ranks}{how}"
 
 
 class StateDivision:
