@@ -23,7 +23,8 @@ class AllreduceMessages : public Collective {
         tensors_(arguments),
         lane_{communicator, 0, std::vector<int>(communicator.size()),
               communicator.rank(), tensors_.reduction()},
-        piece_nbytes_(kMessageBytes * communicator.size()) {
+        piece_nbytes_(communicator.MessageBytes(tensors_.nbytes()) *
+                      communicator.size()) {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
   }
 
@@ -45,18 +46,13 @@ class AllreduceMessages : public Collective {
   }
 
  private:
-  // What a rank sends at a time when each piece is shared among all.
-  static constexpr size_t kMessageBytes = size_t{128} << 10;
   static constexpr size_t kPiecesUnderWay = 8;
-
   Task ReducePiece(size_t piece) {
     const Range range = Piece({0, tensors_.nbytes()}, piece_nbytes_, piece);
     char* data = tensors_.InPlace(range);
-    std::unique_ptr<char[]> buffer;
-    if (data == nullptr) {
-      buffer.reset(new char[range.size()]);
-      data = buffer.get();
-    }
+    const SpareMemory::Loan buffer(communicator_.spare_memory(),
+                                   data == nullptr ? range.size() : 0);
+    if (data == nullptr) data = buffer.get();
     tensors_.Pack(range, data);
     Task reduce =
         pattern_(lane_, data,

@@ -47,7 +47,7 @@ class BroadcastChain : public Collective {
         chain_.Previous(root, communicator_.rank());
     const std::optional<int> next = chain_.Next(root, communicator_.rank());
     const size_t nbytes = tensors.nbytes();
-    const std::unique_ptr<char[]> buffer(new char[nbytes]);
+    const SpareMemory::Loan buffer(communicator_.spare_memory(), nbytes);
     char* data = buffer.get();
     if (!previous) {
       tensors.ForEach(

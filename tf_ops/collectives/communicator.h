@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 #define RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -67,6 +68,13 @@ class Communicator {
   uint64_t tunings() const { return tunings_; }
 
   Mesh& mesh() const { return mesh_; }
+  SpareMemory& spare_memory() const { return mesh_.spare_memory(); }
+  // How much of `nbytes` a rank sends another at a time when each piece of them
+  // is shared among all. The same on all ranks.
+  size_t MessageBytes(size_t nbytes) const {
+    return std::clamp(nbytes / ranks_.size() / kLeastPieces,
+                      Transport::kMessageBytes, mesh_.message_nbytes());
+  }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
   // Only of this host's ranks.
   Segment& segment(int rank) {
@@ -141,6 +149,9 @@ class Communicator {
   }
 
  private:
+  // While it waits for one piece, others go on.
+  static constexpr size_t kLeastPieces = 2;
+
   int id_;
   std::vector<int> ranks_;
   int rank_;

@@ -55,9 +55,9 @@ HierarchicalReduction::HierarchicalReduction(
       scatters_(scatters),
       local_rank_(PlaceOf(communicator.local_ranks(), communicator.rank())),
       lane_count_(LaneCount(communicator)),
-      round_nbytes_(
-          std::clamp(kMessageBytes * communicator.hosts().size() * lane_count_,
-                     kMinRoundBytes, kMaxRoundBytes)) {}
+      round_nbytes_(std::clamp(
+          Transport::kMessageBytes * communicator.hosts().size() * lane_count_,
+          kMinRoundBytes, kMaxRoundBytes)) {}
 
 int HierarchicalReduction::LaneCount(const Communicator& communicator) {
   size_t least = communicator.hosts()[0].size();
@@ -177,16 +177,17 @@ Task HierarchicalReduction::ReducePart(size_t round) {
   within_host_.Combine(part_data, sources.data(),
                        static_cast<int>(sources.size()), part.size());
   char* data = part_data;
-  std::unique_ptr<char[]> narrow;
   const size_t wire_nbytes = part.size() / format_->ratio();
+  const SpareMemory::Loan narrow(communicator_.spare_memory(),
+                                 format_->converts() ? wire_nbytes : 0);
   if (format_->converts()) {
-    narrow.reset(new char[wire_nbytes]);
     data = narrow.get();
     format_->ToWire(data, part_data, part.size());
   }
   const auto pick = scatters_ ? PickHalfPattern : PickPattern;
-  LanePattern* pattern = pick(communicator_.tuning(), format_->dtype(),
-                              lane_->size(), kLanesOfAHost * wire_nbytes);
+  LanePattern* pattern =
+      pick(communicator_.tuning(), communicator_.mesh().message_nbytes(),
+           format_->dtype(), lane_->size(), kLanesOfAHost * wire_nbytes);
   Task across = pattern(*lane_, data, ChunksOf(round, local_rank_),
                         static_cast<uint32_t>(round) * lane_->tag_count());
   const Status status = co_await across;

@@ -67,7 +67,6 @@ class HierarchicalReduction : public Collective {
  private:
   using Counter = std::atomic<uint64_t> Window::*;
 
-  static constexpr size_t kMessageBytes = size_t{128} << 10;
   static constexpr size_t kMinRoundBytes = size_t{256} << 10;
   static constexpr size_t kMaxRoundBytes = size_t{16} << 20;
   // Rounds of which a window holds the data.

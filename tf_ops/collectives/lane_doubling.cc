@@ -1,5 +1,4 @@
 #include <bit>
-#include <memory>
 
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/message_exchange.h"
@@ -37,7 +36,7 @@ Task ReduceByDoubling(const Lane& lane, char* data, LaneChunks all,
                       uint32_t tag) {
   const size_t nbytes = all.nbytes();
   const Pairing pairing(lane.size());
-  const std::unique_ptr<char[]> received(new char[nbytes]);
+  const SpareMemory::Loan received(lane.communicator.spare_memory(), nbytes);
   const size_t count = nbytes / lane.reduction.element_nbytes();
   const ReduceFunction combine = lane.reduction.function();
   MessageExchange exchange(lane.communicator, lane.key);

@@ -1,4 +1,4 @@
-#include <memory>
+#include <vector>
 
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/message_exchange.h"
@@ -9,7 +9,8 @@ Task ReduceByParts(const Lane& lane, char* data, LaneChunks chunks,
                    uint32_t tag) {
   const int size = lane.size();
   const Range own = chunks(lane.index);
-  const std::unique_ptr<char[]> received(new char[own.size() * (size - 1)]);
+  const SpareMemory::Loan received(lane.communicator.spare_memory(),
+                                   own.size() * (size - 1));
   std::vector<const void*> sources(size);
   MessageExchange exchange(lane.communicator, lane.key);
   // Each starts with another, so that no member gets everybody's at once.

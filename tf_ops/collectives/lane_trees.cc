@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <memory>
 
 #include "tf_ops/collectives/double_tree.h"
 #include "tf_ops/collectives/lane.h"
@@ -23,8 +22,8 @@ Task ReduceChunk(const Lane& lane, const TreePlace& place, char* data,
   const auto has = [](int index) { return index != TreePlace::kNone; };
   const ReduceFunction combine = lane.reduction.function();
   const size_t element = lane.reduction.element_nbytes();
-  std::unique_ptr<char[]> from_right;
-  if (has(place.right)) from_right.reset(new char[nbytes]);
+  const SpareMemory::Loan from_right(lane.communicator.spare_memory(),
+                                     has(place.right) ? nbytes : 0);
   MessageExchange exchange(lane.communicator, lane.key);
   if (has(place.left)) {
     exchange.ReceiveInto(lane.members[place.left], tag, data, nbytes, combine,

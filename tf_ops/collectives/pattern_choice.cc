@@ -2,12 +2,12 @@
 
 namespace ring_keras {
 
-LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
-                         size_t nbytes) {
+LanePattern* PickPattern(const Tuning& tuning, size_t message_nbytes,
+                         DataType wire_dtype, int members, size_t nbytes) {
   // What travels in 16 bits is rounded once, rather than at every step, and its
   // sums may be out of range until they are multiplied.
   if (Is16BitFloat(wire_dtype)) return ReduceByParts;
-  const Thresholds thresholds(tuning, members);
+  const Thresholds thresholds(tuning, members, message_nbytes);
   if (nbytes <= thresholds.recursive_doubling_max_bytes) {
     return ReduceByDoubling;
   }
@@ -17,9 +17,10 @@ LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
   return ReduceByRing;
 }
 
-LanePattern* PickHalfPattern(const Tuning& tuning, DataType wire_dtype,
-                             int members, size_t nbytes) {
-  LanePattern* pattern = PickPattern(tuning, wire_dtype, members, nbytes);
+LanePattern* PickHalfPattern(const Tuning& tuning, size_t message_nbytes,
+                             DataType wire_dtype, int members, size_t nbytes) {
+  LanePattern* pattern =
+      PickPattern(tuning, message_nbytes, wire_dtype, members, nbytes);
   if (pattern != ReduceByDoubling && pattern != ReduceByTrees) return pattern;
   // Few members need one trip, and many the fewest that there can be.
   const Thresholds thresholds(tuning, members);

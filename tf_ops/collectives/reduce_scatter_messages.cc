@@ -23,15 +23,17 @@ class ReduceScatterMessages : public Collective {
       : arguments_(arguments),
         communicator_(communicator),
         reduction_(arguments),
-        parts_(arguments, communicator.size(), kSliceBytes),
+        parts_(arguments, communicator.size(),
+               communicator.MessageBytes(TotalBytes(arguments))),
         lane_{communicator,
               0,
               std::vector<int>(communicator.size()),
               communicator.rank(),
               reduction_,
               /*scatters=*/true},
-        pattern_(PickHalfPattern(communicator.tuning(), arguments.dtype,
-                                 communicator.size(), TotalBytes(arguments))) {
+        pattern_(PickHalfPattern(
+            communicator.tuning(), communicator.mesh().message_nbytes(),
+            arguments.dtype, communicator.size(), TotalBytes(arguments))) {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
   }
 
@@ -60,8 +62,6 @@ class ReduceScatterMessages : public Collective {
   }
 
  private:
-  // What a rank sends another one at a time.
-  static constexpr size_t kSliceBytes = size_t{128} << 10;
   static constexpr size_t kRoundsUnderWay = 8;
 
   Task RunRound(size_t round) {
@@ -71,7 +71,7 @@ class ReduceScatterMessages : public Collective {
       ends.push_back(end += parts_.Slice(rank, round).size());
     }
     const LaneChunks chunks(std::move(ends));
-    const std::unique_ptr<char[]> data(new char[chunks.nbytes()]);
+    const SpareMemory::Loan data(communicator_.spare_memory(), chunks.nbytes());
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       parts_.CopyIn(reduction_, parts_.Slice(rank, round),
                     data.get() + chunks(rank).begin);

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <optional>
 
+#include "tf_ops/transport/transport.h"
+
 namespace ring_keras {
 
 // What has been set; the others depend on how many ranks there are.
@@ -41,18 +43,25 @@ inline constexpr std::array<TuningSetting, 6> kTuningSettings = {{
 // together. Below a threshold, fewer synchronisations or messages win over
 // fewer bytes.
 struct Thresholds {
-  Thresholds(const Tuning& tuning, size_t ranks)
+  // `message_nbytes`: of the transport between them (transport.h).
+  Thresholds(const Tuning& tuning, size_t ranks,
+             size_t message_nbytes = Transport::kMessageBytes)
       : shared_flat_max_bytes(
             tuning.shared_flat_max_bytes.value_or(size_t{16} << 10)),
         direct_max_bytes(tuning.direct_max_bytes.value_or(
             std::min(size_t{4} << 10, (size_t{1} << 20) / ranks))),
         recursive_doubling_max_bytes(
             tuning.recursive_doubling_max_bytes.value_or(
-                ranks <= kDoublingMaxRanks ? size_t{16} << 10 : 0)),
+                ranks == 2 && message_nbytes > Transport::kMessageBytes
+                    ? message_nbytes
+                : ranks <= kDoublingMaxRanks ? size_t{16} << 10
+                                             : 0)),
         parts_max_bytes(tuning.parts_max_bytes.value_or(
             ranks <= kPartsMaxRanks ? size_t{1} << 20 : 0)),
         halving_max_bytes(tuning.halving_max_bytes.value_or(
-            ranks <= kPartsMaxRanks ? 0 : kRingMessageBytes * ranks)),
+            // With shorter messages a ring's many trips are what takes its
+            // time.
+            ranks <= kPartsMaxRanks ? 0 : Transport::kMessageBytes * ranks)),
         trees_max_bytes(tuning.trees_max_bytes.value_or(0)) {}
 
   // One host, three ranks or more: every rank reduces everything. Above, each
@@ -73,12 +82,12 @@ struct Thresholds {
   size_t trees_max_bytes;
 
  private:
-  // It needs connections that halving does not.
+  // Two send each other as many bytes by any algorithm, by this one in one
+  // trip, which counts where each message costs much. With more than two it
+  // needs connections that halving does not.
   static constexpr size_t kDoublingMaxRanks = 128;
   // Each sends a message to each of the others, which all arrive at once.
   static constexpr size_t kPartsMaxRanks = 8;
-  // With shorter messages a ring's many trips are what takes its time.
-  static constexpr size_t kRingMessageBytes = size_t{128} << 10;
 };
 
 }  // namespace ring_keras

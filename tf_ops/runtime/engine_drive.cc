@@ -192,7 +192,7 @@ void Engine::DriveUntil(Condition condition) noexcept {
       backoff_.OnProgress();
       continue;
     }
-    const IdleBackoff::Step step = backoff_.Next();
+    const IdleBackoff::Step step = backoff_.Next(mesh_->moves_by_looks());
     if (step == IdleBackoff::Step::kSpin) {
       Pause();
       continue;

@@ -37,10 +37,14 @@ class IdleBackoff {
       next_sleeps_ = kSleeps;
   }
 
-  // There was none: what to do before the next look.
-  Step Next() {
+  // There was none: what to do before the next look. `moves`: the looks
+  // themselves may have moved something that has not arrived yet.
+  Step Next(bool moves = false) {
     ++idle_turns_;
-    if (!woken_) return idle_turns_ > kSpins ? Step::kSleep : Step::kSpin;
+    if (!woken_) {
+      const int spins = moves ? kUnwokenSpinsWhileMoving : kUnwokenSpins;
+      return idle_turns_ > spins ? Step::kSleep : Step::kSpin;
+    }
     if (sleeps_left_ > 0 || idle_turns_ > kSpins) return Step::kSleep;
     const bool yields = shared_yields_ > 0 || idle_turns_ % kSpinsPerYield == 0;
     return yields ? Step::kYield : Step::kSpin;
@@ -66,6 +70,10 @@ class IdleBackoff {
 
  private:
   static constexpr int kSpins = 200;
+  // Some milliseconds, and some 20 ms, in which a message of 1 MiB is there at
+  // 1 Gbit/s.
+  static constexpr int kUnwokenSpins = 2000;
+  static constexpr int kUnwokenSpinsWhileMoving = 10000;
   static constexpr int kSpinsPerYield = 20;
   // Somebody else ran meanwhile. Then it yields in each idle turn, until nobody
   // has wanted the core so often.

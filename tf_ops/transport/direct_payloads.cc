@@ -4,22 +4,6 @@
 #include <utility>
 
 namespace ring_keras {
-namespace {
-
-constexpr size_t kMaxSpare = 8;
-// Longer ones are rare, and would stay.
-constexpr size_t kMaxSpareBytes = size_t{1} << 20;
-
-}  // namespace
-
-DirectPayloads::Buffer DirectPayloads::Take(size_t nbytes) {
-  if (!spare_.empty() && spare_.back().nbytes >= nbytes) {
-    Buffer buffer = std::move(spare_.back());
-    spare_.pop_back();
-    return buffer;
-  }
-  return {Stream::Owner(new char[nbytes]), nbytes};
-}
 
 void DirectPayloads::Begin(const FrameHeader& header,
                            PayloadSink::Destination destination,
@@ -29,7 +13,7 @@ void DirectPayloads::Begin(const FrameHeader& header,
   if (auto* fill = std::get_if<PayloadSink::Fill>(&payload.destination)) {
     into = fill->operation->target + header.offset;
   } else {
-    payload.buffer = Take(header.nbytes);
+    payload.buffer = spare_.Take(header.nbytes);
     into = payload.buffer.memory.get();
   }
   if (std::holds_alternative<PayloadSink::Collect>(payload.destination)) {
@@ -59,10 +43,7 @@ std::optional<DirectPayloads::Ended> DirectPayloads::End(Stream& stream) {
   } else if (auto* collect = std::get_if<PayloadSink::Collect>(&destination)) {
     collect->bytes.assign(bytes, nbytes);
   }
-  if (payload.buffer.nbytes > 0 && payload.buffer.nbytes <= kMaxSpareBytes &&
-      spare_.size() < kMaxSpare) {
-    spare_.push_back(std::move(payload.buffer));
-  }
+  spare_.Give(std::move(payload.buffer));
   return Ended{payload.header, std::move(destination)};
 }
 

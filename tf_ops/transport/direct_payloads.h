@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <vector>
 
+#include "tf_ops/common/spare_memory.h"
 #include "tf_ops/transport/frame.h"
 #include "tf_ops/transport/payload_sink.h"
 #include "tf_ops/transport/stream.h"
@@ -29,6 +29,7 @@ class DirectPayloads {
   // The oldest one, if it is over: its bytes are where they belong.
   std::optional<Ended> End(Stream& stream);
 
+  bool empty() const { return under_way_.empty(); }
   // What is under way for `key` goes nowhere.
   void Cancel(uint64_t key);
   // Of those that come before they are waited for.
@@ -37,22 +38,17 @@ class DirectPayloads {
   bool Holds(uint64_t key) const;
 
  private:
-  // Memory that is used again: new one costs a fault for each page.
-  struct Buffer {
-    Stream::Owner memory;
-    size_t nbytes = 0;
-  };
   struct Payload {
     FrameHeader header;
     PayloadSink::Destination destination;
-    Buffer buffer;  // None: in place.
+    SpareMemory::Buffer buffer;  // None: in place.
   };
 
-  Buffer Take(size_t nbytes);
+  static constexpr size_t kMaxSpareBytes = size_t{8} << 20;
 
   std::deque<Payload> under_way_;
   size_t early_nbytes_ = 0;
-  std::vector<Buffer> spare_;
+  SpareMemory spare_{kMaxSpareBytes};
 };
 
 }  // namespace ring_keras

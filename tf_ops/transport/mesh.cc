@@ -94,6 +94,12 @@ bool Mesh::flushed() const {
   return true;
 }
 
+bool Mesh::moves_by_looks() const {
+  return !is_woken() &&
+         std::any_of(connected_.begin(), connected_.end(),
+                     [](const Pair* pair) { return pair->moves_directly(); });
+}
+
 void Mesh::Sleep(int timeout_ms, const std::function<bool()>& has_news) {
   std::atomic<uint32_t>* sleeping =
       segment_ != nullptr ? &segment_->header().sleeping : nullptr;

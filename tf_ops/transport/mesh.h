@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tf_ops/common/spare_memory.h"
 #include "tf_ops/transport/link_source.h"
 #include "tf_ops/transport/pair.h"
 #include "tf_ops/transport/shm/buffer_allocator.h"
@@ -70,6 +71,12 @@ class Mesh {
     return transport_ == nullptr ? "" : transport_->name();
   }
 
+  // See Transport.
+  size_t message_nbytes() const {
+    return transport_ == nullptr ? Transport::kMessageBytes
+                                 : transport_->message_nbytes();
+  }
+
   bool SharesMemoryWith(int peer) const {
     return peers_[peer].segment != nullptr;
   }
@@ -79,6 +86,9 @@ class Mesh {
   BufferAllocator& buffers() { return *buffers_; }
   Segment& own_segment() { return *segment_; }
   bool has_segment() const { return segment_ != nullptr; }
+
+  // Of the driver's collectives.
+  SpareMemory& spare_memory() { return spare_memory_; }
 
   // The memory from which this rank's tensors come, which its peers may have
   // mapped.
@@ -111,6 +121,9 @@ class Mesh {
   bool is_woken() const {
     return transport_ == nullptr || transport_->descriptor() >= 0;
   }
+  // Whether payloads are under way that only this rank's looks may move: its
+  // network tells nobody that it could go on.
+  bool moves_by_looks() const;
   // Waits until something may have come from a peer, Wake is called, or
   // `timeout_ms` passed. `has_news` is asked once more before sleeping.
   void Sleep(int timeout_ms, const std::function<bool()>& has_news);
@@ -118,6 +131,9 @@ class Mesh {
   void Wake() { doorbell_->Ring(); }
 
  private:
+  // The pieces that an allreduce has under way, as long as they get.
+  static constexpr size_t kMaxSpareBytes = size_t{16} << 20;
+
   void TakeLinks();
   // Until one of the doorbell and the transport has something.
   void Wait(int timeout_ms);
@@ -128,6 +144,7 @@ class Mesh {
   std::unique_ptr<WindowAllocator> windows_;
   std::shared_ptr<BufferAllocator> buffers_;
   TensorArena* own_tensors_ = nullptr;
+  SpareMemory spare_memory_{kMaxSpareBytes};
   std::unique_ptr<Transport> transport_;
   std::chrono::microseconds nap_{0};  // The last one; 0: something has come.
   std::atomic<int> unsent_{0};        // Streams that have something to take.

@@ -43,6 +43,8 @@ class OutgoingFrames {
   bool Holds(uint64_t key) const;
 
   bool empty() const { return frames_.empty() && direct_.empty(); }
+  // Whether payloads are under way that go around the flow.
+  bool moves_directly() const { return !direct_.empty(); }
   // The peer takes nothing more; what it sent may still be there to read.
   bool broken() const { return broken_; }
   void Break();

@@ -51,6 +51,11 @@ struct Pair::Connection {
 
   bool in_payload() const { return header_nbytes == sizeof(header); }
   MessageId message() const { return {header.key, header.tag}; }
+  // Whether its payload goes around the flow.
+  bool is_direct(const FrameHeader& of) const {
+    return of.type == FrameType::kData && stream != nullptr &&
+           of.nbytes >= stream->direct_nbytes();
+  }
 };
 
 Pair::Pair(std::vector<std::unique_ptr<Stream>> streams,
@@ -136,7 +141,8 @@ void Pair::Send(uint64_t key, uint32_t tag, const void* data, size_t nbytes,
     Connection& connection = *connections_[next++ % connections_.size()];
     connection.outgoing.PushData(
         header, static_cast<const char*>(data) + offset, operation);
-    Write(connection);
+    // The headers of several direct payloads go together, in Pump().
+    if (!connection.is_direct(header)) Write(connection);
   }
 }
 
@@ -275,7 +281,7 @@ bool Pair::BeginPayload(Connection& connection) {
                        " bytes that the other was not ready for")));
     return false;
   }
-  if (data && header.nbytes >= connection.stream->direct_nbytes()) {
+  if (connection.is_direct(header)) {
     connection.direct.Begin(header, std::move(destination), *connection.stream);
     connection.header_nbytes = 0;
   } else {
@@ -376,6 +382,14 @@ void Pair::Count(ReceiveOperation& operation, const MessageId& id,
                  size_t nbytes) {
   operation.received += nbytes;
   if (operation.done()) posted_.erase(id);
+}
+
+bool Pair::moves_directly() const {
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const auto& connection) {
+                       return connection->outgoing.moves_directly() ||
+                              !connection->direct.empty();
+                     });
 }
 
 bool Pair::flushed() const {

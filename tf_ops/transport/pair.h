@@ -116,6 +116,8 @@ class Pair {
 
   // All that was queued has reached the peer's host, or nothing more can.
   bool flushed() const;
+  // Whether payloads are under way that go around the flow.
+  bool moves_directly() const;
   // Every stream ended, or one carried nonsense: nothing more will come.
   bool closed() const { return closed_; }
   // Some stream ended. The others may still bring what the peer sent before it

@@ -8,6 +8,7 @@
 #ifndef RING_KERAS_TRANSPORT_TRANSPORT_H_
 #define RING_KERAS_TRANSPORT_TRANSPORT_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,6 +56,11 @@ class Transport {
   // Readable while there is something to collect; -1: nothing tells, so that
   // who waits has to look again and again.
   virtual int descriptor() const = 0;
+
+  // How long messages are best, where a collective may choose: long enough that
+  // what each costs does not matter. The same on all ranks.
+  virtual size_t message_nbytes() const { return kMessageBytes; }
+  static constexpr size_t kMessageBytes = size_t{128} << 10;
 
   // `peer` has died: nothing that it should do is to be waited for.
   virtual void Lose(int peer) { (void)peer; }

@@ -9,8 +9,10 @@ namespace {
 constexpr size_t kKiB = 1 << 10;
 constexpr size_t kMiB = 1 << 20;
 
-LanePattern* Pick(int members, size_t nbytes, const Tuning& tuning = {}) {
-  return PickPattern(tuning, DataType::kFloat32, members, nbytes);
+LanePattern* Pick(int members, size_t nbytes, const Tuning& tuning = {},
+                  size_t message_nbytes = 128 * kKiB) {
+  return PickPattern(tuning, message_nbytes, DataType::kFloat32, members,
+                     nbytes);
 }
 
 RING_TEST(FewMembersReduceByPartsAndThenInARing) {
@@ -20,6 +22,15 @@ RING_TEST(FewMembersReduceByPartsAndThenInARing) {
     EXPECT_TRUE(Pick(members, kMiB) == ReduceByParts);
     EXPECT_TRUE(Pick(members, kMiB + 1) == ReduceByRing);
   }
+}
+
+RING_TEST(TwoSendEachOtherAllWhereMessagesCostMuch) {
+  EXPECT_TRUE(Pick(2, kMiB, {}, kMiB) == ReduceByDoubling);
+  EXPECT_TRUE(Pick(2, kMiB + 1, {}, kMiB) == ReduceByRing);
+  EXPECT_TRUE(Pick(4, kMiB, {}, kMiB) == ReduceByParts);
+  Tuning tuning;
+  tuning.recursive_doubling_max_bytes = 10;
+  EXPECT_TRUE(Pick(2, kMiB, tuning, kMiB) == ReduceByParts);
 }
 
 RING_TEST(ManyMembersReduceByHalvingUntilARingsMessagesAreLong) {
@@ -52,7 +63,7 @@ RING_TEST(WhatIsSetHoldsWhateverTheNumberOfMembers) {
 RING_TEST(SixteenBitsGoByParts) {
   for (size_t nbytes : {kKiB, 100 * kMiB}) {
     for (int members : {2, 512}) {
-      EXPECT_TRUE(PickPattern({}, DataType::kBfloat16, members, nbytes) ==
+      EXPECT_TRUE(PickPattern({}, kMiB, DataType::kBfloat16, members, nbytes) ==
                   ReduceByParts);
     }
   }

@@ -37,6 +37,19 @@ RING_TEST(WhereNothingWakesItKeepsTheCoreAndThenSleeps) {
   }
 }
 
+RING_TEST(WhereNothingWakesItLooksLongerWhileSomethingMoves) {
+  const auto spins = [](bool moves) {
+    IdleBackoff backoff(/*woken=*/false);
+    int count = 0;
+    while (backoff.Next(moves) == IdleBackoff::Step::kSpin && count < 100000) {
+      ++count;
+    }
+    return count;
+  };
+  EXPECT_LT(spins(false), spins(true));
+  EXPECT_LT(spins(true), 100000);
+}
+
 constexpr std::chrono::microseconds kAtOnce(1);
 constexpr std::chrono::microseconds kTurnOfARank(20);
 constexpr std::chrono::milliseconds kTimeSlice(3);

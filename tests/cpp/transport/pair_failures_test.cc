@@ -90,6 +90,7 @@ RING_TEST(MemoryIsHeldUntilAStreamThatMovesItByItselfHas) {
       }
       link->second().Receive(kKey, 0, &receive);
       link->first().Send(kKey, 0, data.data(), data.size(), &send);
+      link->first().Pump();
       for (int turn = 0; turn < 5; ++turn) link->second().Pump();
       EXPECT_FALSE(send.done() || receive.done() || link->first().flushed());
       link->first().Cancel(kKey);
@@ -126,8 +127,10 @@ RING_TEST(MemoryIsNotHeldForAPeerThatIsGone) {
       ReceiveOperation receive = Into(&got);
       pair.Receive(kNextKey, 0, &receive);
       link->second().Send(kNextKey, 0, data.data(), data.size(), &answer);
+      link->second().Pump();
       pair.Pump();
       pair.Send(kKey, 0, data.data(), data.size(), &send);
+      pair.Pump();
       if (closed) {
         link->to_first(0).bytes += std::string(sizeof(FrameHeader), 'x');
         pair.Pump();

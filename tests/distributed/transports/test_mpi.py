@@ -330,7 +330,8 @@ def test_a_rank_that_stops_amid_data(mpi: Mpi, tmp_path: Path, wakes: bool) -> N
 def test_others_hear_at_once_why_a_rank_gave_up_on_one_that_stopped(
     mpi: Mpi, tmp_path: Path
 ) -> None:
-    # Rank 1 stops amid data, and rank 2 would wait for long.
+    # Rank 1 stops amid data. Rank 3, which has none of it in a ring of four, would
+    # wait for long.
     script = """
 import subprocess, time
 data = np.ones(25_000_000, np.float32)
@@ -358,9 +359,9 @@ os.environ["RING_KERAS_COLLECTIVE_TIMEOUT_S"] = {"0": "4"}.get(number, "60")
 """
     env = {"RING_KERAS_HEARTBEAT_TIMEOUT_S": "60"}
 
-    finished = run_by_mpirun(mpi, script, tmp_path, env=env, first=first, size=3)
+    finished = run_by_mpirun(mpi, script, tmp_path, env=env, first=first, size=4)
 
-    said = re.search(r"rank 2 after ([\d.]+) s: (.*)", finished.stdout)
+    said = re.search(r"rank 3 after ([\d.]+) s: (.*)", finished.stdout)
     assert said is not None, (finished.stdout, finished.stderr[:3000])
     assert float(said[1]) < 12
     assert "[RK206]" in said[2] and "rank 0 gave up after 4 s" in said[2]

@@ -60,11 +60,13 @@ class MpiStream : public Stream {
 
   static constexpr size_t kPieces = 8;
   // Large enough that a message's own cost does not matter, small enough that
-  // its bytes stay in a core's cache from one copy to the next.
-  static constexpr size_t kPieceBytes = 64 << 10;
+  // its bytes stay in a core's cache from one copy to the next, and that Open
+  // MPI sends it at once over TCP: up to 64 KiB with a header of its own.
+  static constexpr size_t kPieceBytes = (64 << 10) - 256;
 
-  // MPIs copy shorter messages themselves, on their way.
-  static constexpr size_t kDirectBytes = 16 << 10;
+  // Shorter ones are there sooner as pieces: they do not wait until the peer
+  // has read a header and is ready.
+  static constexpr size_t kDirectBytes = (64 << 10) + 1;
 
   // How long after a peer's end messages to it may take to be over here, which
   // the peer may have received: MPI tells the sender later.

@@ -26,6 +26,8 @@ class MpiTransport : public Transport {
   void Collect() override {}
   // MPI has none.
   int descriptor() const override { return -1; }
+  // Each is a rendezvous, or several copies.
+  size_t message_nbytes() const override { return size_t{1} << 20; }
   void Lose(int peer) override;
 
  private:

@@ -1,0 +1,76 @@
+// Memory that is used again: new one costs a fault for each page, and some
+// networks a registration. Not thread-safe.
+#ifndef RING_KERAS_COMMON_SPARE_MEMORY_H_
+#define RING_KERAS_COMMON_SPARE_MEMORY_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace ring_keras {
+
+class SpareMemory {
+ public:
+  struct Buffer {
+    std::shared_ptr<char[]> memory;
+    size_t nbytes = 0;
+  };
+
+  // Keeps so many bytes at most that nobody uses.
+  explicit SpareMemory(size_t max_nbytes) : max_nbytes_(max_nbytes) {}
+
+  // At least `nbytes` long, with anything in it; none for 0.
+  Buffer Take(size_t nbytes) {
+    if (nbytes == 0) return {};
+    const auto fits = [nbytes](const Buffer& one) {
+      return one.nbytes >= nbytes;
+    };
+    const auto found = std::find_if(spare_.begin(), spare_.end(), fits);
+    if (found == spare_.end()) {
+      return {std::shared_ptr<char[]>(new char[nbytes]), nbytes};
+    }
+    Buffer buffer = std::move(*found);
+    spare_.erase(found);
+    nbytes_ -= buffer.nbytes;
+    return buffer;
+  }
+
+  // Nobody uses it any more.
+  void Give(Buffer buffer) {
+    if (buffer.nbytes == 0 || nbytes_ + buffer.nbytes > max_nbytes_) return;
+    nbytes_ += buffer.nbytes;
+    const auto shorter = [](const Buffer& a, const Buffer& b) {
+      return a.nbytes < b.nbytes;
+    };
+    spare_.insert(
+        std::upper_bound(spare_.begin(), spare_.end(), buffer, shorter),
+        std::move(buffer));
+  }
+
+  // A buffer that goes back at the end of its life. `spare` outlives it.
+  class Loan {
+   public:
+    Loan(SpareMemory& spare, size_t nbytes)
+        : spare_(&spare), buffer_(spare.Take(nbytes)) {}
+    ~Loan() { spare_->Give(std::move(buffer_)); }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+
+    char* get() const { return buffer_.memory.get(); }
+
+   private:
+    SpareMemory* spare_;
+    Buffer buffer_;
+  };
+
+ private:
+  const size_t max_nbytes_;
+  size_t nbytes_ = 0;          // Of those below.
+  std::vector<Buffer> spare_;  // The shortest first.
+};
+
+}  // namespace ring_keras
+
+#endif  // RING_KERAS_COMMON_SPARE_MEMORY_H_
