@@ -14,6 +14,7 @@ from ring_keras.ops.step import in_order
 from ring_keras.optimizers.fused_update import FusedUpdate
 from ring_keras.optimizers.gradient_values import Gradient, rounded
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, sources_of
+from ring_keras.optimizers.scattered_bucket import OwnPart
 from ring_keras.optimizers.sharded_state import ShardedState
 from ring_keras.optimizers.state_division import StateDivision
 from ring_keras.optimizers.step_scope import current_step
@@ -137,19 +138,28 @@ class UpdateHook(OptimizerHook):
             grads = self._reduced(
                 grads, sources, weight, are_sums=accumulates, division=division
             )
-            if division is not None:  # There is nothing to clip.
-                return grads
+            if division is not None:
+                return self._clipped_parts(grads)
         clipped = type(self._optimizer)._clip_gradients(self._optimizer, grads)
         if self._optimizer.global_clipnorm and has_peers(self.process_set):
             # Ranks that divide the state go on with pieces of them.
             clipped = list(map(rounded, clipped))
         return clipped
 
+    def _clipped_parts(self, grads: Sequence[Gradient | OwnPart]) -> list[Any]:
+        """By value, if at all: each element by itself."""
+        values = [g.values if isinstance(g, OwnPart) else g for g in grads]
+        clipped = type(self._optimizer)._clip_gradients(self._optimizer, values)
+        return [
+            OwnPart(value) if isinstance(gradient, OwnPart) else value
+            for gradient, value in zip(grads, clipped, strict=True)
+        ]
+
     def _may_scatter(self) -> bool:
         """Whether nobody but who updates a variable needs its reduced gradient."""
         optimizer, options = self._optimizer, self.options
         return (
-            not (optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue)
+            not (optimizer.clipnorm or optimizer.global_clipnorm)
             and options.op in (ReduceOp.AVERAGE, ReduceOp.SUM)
             and options.compression is Compression.none
             and options.compressor is None

@@ -19,8 +19,9 @@ import ring_keras as ring
 # Smaller than the larger variables, and larger than the smaller ones.
 BUCKET_BYTES = 100_000
 # Whose gradients all ranks need whole, or that has no state to divide.
-WHOLE = ["sgd_clipped", "adamax", "averages", "loss_scaled", "sgd_without_state"]
-PARTS = ["sgd", "adam", "adamw", "accumulation", "rmsprop"]
+WHOLE = ["sgd_clipped", "averages", "loss_scaled", "sgd_without_state"]
+# `adamax` clips by value.
+PARTS = ["sgd", "adam", "adamw", "adamax", "accumulation", "rmsprop"]
 
 
 def hosts(*of_ranks: int) -> list[dict[str, str]]:
