@@ -11,10 +11,13 @@ from support.engine_only import join
 def every_collective() -> list[str]:
     """Over several sizes; what reaches each rank."""
     rank, size = join()
-    # Nothing, what rides in posts, what goes in pieces.
-    for count in (0, 1, 1_000, 100_000, 3_000_001):
+    # Nothing, what rides in posts, what goes in pieces whose length the data decide,
+    # and in longer data.
+    wide = [(200_001, np.float64)]
+    counts = (0, 1, 1_000, 100_000, 250_001, 375_001, 3_000_001)
+    for count, dtype in [*((count, np.float32) for count in counts), *wide]:
         for use in range(3):
-            own = np.arange(count, dtype=np.float32) % 61 + rank + use
+            own = np.arange(count, dtype=dtype) % 61 + rank + use
             total = sum(np.arange(count) % 61 + other + use for other in range(size))
             summed = _native.allreduce(own, "sum", f"sum {count}")
             np.testing.assert_array_equal(summed, total)

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -23,8 +24,7 @@ class AllreduceMessages : public Collective {
         tensors_(arguments),
         lane_{communicator, 0, std::vector<int>(communicator.size()),
               communicator.rank(), tensors_.reduction()},
-        piece_nbytes_(communicator.MessageBytes(tensors_.nbytes()) *
-                      communicator.size()) {
+        piece_nbytes_(MessageNbytes() * communicator.size()) {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
   }
 
@@ -47,6 +47,17 @@ class AllreduceMessages : public Collective {
 
  private:
   static constexpr size_t kPiecesUnderWay = 8;
+
+  // What is packed first stays in a core's cache if it is short.
+  static constexpr size_t kMostPackedBytes = size_t{256} << 10;
+
+  size_t MessageNbytes() const {
+    const size_t most = communicator_.mesh().message_nbytes();
+    return MessageBytes(
+        tensors_.nbytes(), communicator_.size(),
+        tensors_.is_in_place() ? most : std::min(most, kMostPackedBytes));
+  }
+
   Task ReducePiece(size_t piece) {
     const Range range = Piece({0, tensors_.nbytes()}, piece_nbytes_, piece);
     char* data = tensors_.InPlace(range);

@@ -2,7 +2,6 @@
 #ifndef RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 #define RING_KERAS_COLLECTIVES_COMMUNICATOR_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -69,12 +68,6 @@ class Communicator {
 
   Mesh& mesh() const { return mesh_; }
   SpareMemory& spare_memory() const { return mesh_.spare_memory(); }
-  // How much of `nbytes` a rank sends another at a time when each piece of them
-  // is shared among all. The same on all ranks.
-  size_t MessageBytes(size_t nbytes) const {
-    return std::clamp(nbytes / ranks_.size() / kLeastPieces,
-                      Transport::kMessageBytes, mesh_.message_nbytes());
-  }
   Pair& pair(int rank) { return mesh_.pair(ranks_[rank]); }
   // Only of this host's ranks.
   Segment& segment(int rank) {
@@ -149,9 +142,6 @@ class Communicator {
   }
 
  private:
-  // While it waits for one piece, others go on.
-  static constexpr size_t kLeastPieces = 2;
-
   int id_;
   std::vector<int> ranks_;
   int rank_;

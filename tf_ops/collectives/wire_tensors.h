@@ -25,6 +25,8 @@ class WireTensors {
   size_t nbytes() const { return tensors_.nbytes() / format_.ratio(); }
   const ScaledReduction& reduction() const { return format_.on_the_wire(); }
 
+  // Whether they travel from the output, and into it: the same on all ranks.
+  bool is_in_place() const { return in_place_ != nullptr; }
   // The place in the output of bytes that travel as they are; null if there is
   // none for all of them together.
   char* InPlace(Range range) const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -37,16 +38,25 @@ class SpareMemory {
     return buffer;
   }
 
-  // Nobody uses it any more.
-  void Give(Buffer buffer) {
-    if (buffer.nbytes == 0 || nbytes_ + buffer.nbytes > max_nbytes_) return;
-    nbytes_ += buffer.nbytes;
+  // Nobody uses it any more. It takes the place of shorter ones, if it must.
+  void Give(Buffer buffer) noexcept {
+    const size_t nbytes = buffer.nbytes;
+    if (nbytes == 0 || nbytes > max_nbytes_) return;
+    while (nbytes_ + nbytes > max_nbytes_) {
+      if (spare_.front().nbytes >= nbytes) return;
+      nbytes_ -= spare_.front().nbytes;
+      spare_.erase(spare_.begin());
+    }
     const auto shorter = [](const Buffer& a, const Buffer& b) {
       return a.nbytes < b.nbytes;
     };
-    spare_.insert(
-        std::upper_bound(spare_.begin(), spare_.end(), buffer, shorter),
-        std::move(buffer));
+    try {
+      spare_.insert(
+          std::upper_bound(spare_.begin(), spare_.end(), buffer, shorter),
+          std::move(buffer));
+      nbytes_ += nbytes;
+    } catch (const std::bad_alloc&) {  // Then it is not kept.
+    }
   }
 
   // A buffer that goes back at the end of its life. `spare` outlives it.

@@ -184,6 +184,7 @@ class Bootstrapper {
         options_.rank, std::move(doorbell_), std::move(segment),
         std::move(transport_), std::move(peers_), std::move(hosts_));
     membership.mesh->set_own_tensors(TensorArena::OfProcess());
+    membership.mesh->set_message_nbytes(message_nbytes_);
     if (late_links_ != nullptr) {
       membership.mesh->MakeWhenNeeded(std::move(late_links_),
                                       options_.max_direct_peers);
@@ -238,6 +239,8 @@ class Bootstrapper {
       transport_.reset();
       return Status::Ok();
     }
+    // All ranks cut their data alike, also those that need no connection.
+    message_nbytes_ = transport_->message_nbytes();
     std::vector<int> remote;
     for (int rank = 0; rank < options_.size; ++rank) {
       if (rank != options_.rank && peers_[rank].pair == nullptr) {
@@ -285,6 +288,7 @@ class Bootstrapper {
   bool needs_transport_ = false;  // Some two ranks share no memory.
   std::unique_ptr<Doorbell> doorbell_;
   std::unique_ptr<Transport> transport_;
+  size_t message_nbytes_ = Transport::kMessageBytes;
   std::vector<MeshPeer> peers_;             // By rank.
   std::unique_ptr<LinkSource> late_links_;  // Null: all are connected.
 };

@@ -192,7 +192,8 @@ void Engine::DriveUntil(Condition condition) noexcept {
       backoff_.OnProgress();
       continue;
     }
-    const IdleBackoff::Step step = backoff_.Next(mesh_->moves_by_looks());
+    const IdleBackoff::Step step =
+        backoff_.Next(mesh_->connected_count(), mesh_->moves_by_looks());
     if (step == IdleBackoff::Step::kSpin) {
       Pause();
       continue;

@@ -37,12 +37,13 @@ class IdleBackoff {
       next_sleeps_ = kSleeps;
   }
 
-  // There was none: what to do before the next look. `moves`: the looks
-  // themselves may have moved something that has not arrived yet.
-  Step Next(bool moves = false) {
+  // There was none: what to do before the next look, at so many peers. `moves`:
+  // the looks themselves may have moved something that has not arrived yet.
+  Step Next(int peers = 1, bool moves = false) {
     ++idle_turns_;
     if (!woken_) {
-      const int spins = moves ? kUnwokenSpinsWhileMoving : kUnwokenSpins;
+      const int looks = moves ? kUnwokenLooksWhileMoving : kUnwokenLooks;
+      const int spins = std::max(kSpins, looks / std::max(1, peers));
       return idle_turns_ > spins ? Step::kSleep : Step::kSpin;
     }
     if (sleeps_left_ > 0 || idle_turns_ > kSpins) return Step::kSleep;
@@ -71,9 +72,9 @@ class IdleBackoff {
  private:
   static constexpr int kSpins = 200;
   // Some milliseconds, and some 20 ms, in which a message of 1 MiB is there at
-  // 1 Gbit/s.
-  static constexpr int kUnwokenSpins = 2000;
-  static constexpr int kUnwokenSpinsWhileMoving = 10000;
+  // 1 Gbit/s. A look at one peer of them takes one or two microseconds.
+  static constexpr int kUnwokenLooks = 2000;
+  static constexpr int kUnwokenLooksWhileMoving = 10000;
   static constexpr int kSpinsPerYield = 20;
   // Somebody else ran meanwhile. Then it yields in each idle turn, until nobody
   // has wanted the core so often.

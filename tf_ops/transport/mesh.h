@@ -71,11 +71,9 @@ class Mesh {
     return transport_ == nullptr ? "" : transport_->name();
   }
 
-  // See Transport.
-  size_t message_nbytes() const {
-    return transport_ == nullptr ? Transport::kMessageBytes
-                                 : transport_->message_nbytes();
-  }
+  // See Transport. The same on all ranks, also on those that need none.
+  size_t message_nbytes() const { return message_nbytes_; }
+  void set_message_nbytes(size_t nbytes) { message_nbytes_ = nbytes; }
 
   bool SharesMemoryWith(int peer) const {
     return peers_[peer].segment != nullptr;
@@ -131,7 +129,7 @@ class Mesh {
   void Wake() { doorbell_->Ring(); }
 
  private:
-  // The pieces that an allreduce has under way, as long as they get.
+  // Of the pieces that collectives have under way.
   static constexpr size_t kMaxSpareBytes = size_t{16} << 20;
 
   void TakeLinks();
@@ -145,6 +143,7 @@ class Mesh {
   std::shared_ptr<BufferAllocator> buffers_;
   TensorArena* own_tensors_ = nullptr;
   SpareMemory spare_memory_{kMaxSpareBytes};
+  size_t message_nbytes_ = Transport::kMessageBytes;
   std::unique_ptr<Transport> transport_;
   std::chrono::microseconds nap_{0};  // The last one; 0: something has come.
   std::atomic<int> unsent_{0};        // Streams that have something to take.

@@ -76,5 +76,19 @@ RING_TEST(WhatGoesToAllShrinksWhereThereAreMany) {
   EXPECT_EQ(Thresholds({}, 4096).direct_max_bytes, kKiB / 4);
 }
 
+RING_TEST(MessagesAreOfWholeElementsAndGrowWithTheData) {
+  for (size_t ranks : {2, 3, 17, 24, 1000}) {
+    size_t before = 0;
+    for (size_t nbytes = 1; nbytes < 1000 * kMiB; nbytes = nbytes * 7 / 4 + 3) {
+      const size_t message = MessageBytes(nbytes, ranks, kMiB);
+      EXPECT_EQ(message % 64, 0);
+      EXPECT_TRUE(before <= message && message <= kMiB);
+      before = message;
+      EXPECT_EQ(MessageBytes(nbytes, ranks, 128 * kKiB), 128 * kKiB);
+    }
+    EXPECT_TRUE(before >= 128 * kKiB && (ranks > 16 || before == kMiB));
+  }
+}
+
 }  // namespace
 }  // namespace ring_keras

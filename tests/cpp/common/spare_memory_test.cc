@@ -25,9 +25,15 @@ RING_TEST(SpareMemoryKeepsNoMoreThanItMay) {
   SpareMemory spare(100);
   const SpareMemory::Buffer kept = spare.Take(60);
   spare.Give(kept);
-  // There is no room for it, and it does not take that of another.
-  spare.Give(spare.Take(70));
+  spare.Give(spare.Take(101));  // Longer than all that it may.
   EXPECT_TRUE(spare.Take(60).memory == kept.memory);
+  // Two together are too much: the longer one stays.
+  const SpareMemory::Buffer longer = spare.Take(70);
+  spare.Give(kept);
+  spare.Give(longer);
+  spare.Give(kept);
+  EXPECT_TRUE(spare.Take(1).memory == longer.memory);
+  EXPECT_FALSE(spare.Take(1).memory == kept.memory);
 }
 
 RING_TEST(SpareMemoryHasNoneForNothing) {

@@ -38,16 +38,20 @@ RING_TEST(WhereNothingWakesItKeepsTheCoreAndThenSleeps) {
 }
 
 RING_TEST(WhereNothingWakesItLooksLongerWhileSomethingMoves) {
-  const auto spins = [](bool moves) {
+  const auto spins = [](bool moves, int peers = 1) {
     IdleBackoff backoff(/*woken=*/false);
     int count = 0;
-    while (backoff.Next(moves) == IdleBackoff::Step::kSpin && count < 100000) {
+    while (backoff.Next(peers, moves) == IdleBackoff::Step::kSpin &&
+           count < 100000) {
       ++count;
     }
     return count;
   };
   EXPECT_LT(spins(false), spins(true));
   EXPECT_LT(spins(true), 100000);
+  // With more peers a look takes longer.
+  EXPECT_LT(spins(true, 10), spins(true));
+  EXPECT_LT(0, spins(true, 100000));
 }
 
 constexpr std::chrono::microseconds kAtOnce(1);

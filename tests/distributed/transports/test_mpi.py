@@ -320,6 +320,9 @@ def test_a_rank_that_stops_amid_data(mpi: Mpi, tmp_path: Path, wakes: bool) -> N
     if wakes:
         assert finished.stdout.count("gave up CollectiveTimeoutError") == 1, finished
         assert finished.stdout.count("told ") == 1, finished
+    elif mpi.folder == "openmpi" and "gave up CollectiveTimeout" in finished.stdout:
+        # It sends by TCP, and the kernel had taken all that was under way.
+        assert "MPI still exchanges" not in finished.stderr
     else:
         # What it would take when it wakes is not what this one sent.
         assert finished.returncode != 0
