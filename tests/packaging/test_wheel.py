@@ -126,7 +126,9 @@ def test_trains_on_jax_without_a_compiler(
     )
     # Neither a compiler nor this environment's packages.
     env = {"KERAS_BACKEND": "jax", "PATH": str(bin_dir), "PYTHONPATH": ""}
-    checked = run_command(bin_dir / "ringrun", "--check-build", env=env)
+    # Where the clone's own package does not lie.
+    check = (bin_dir / "ringrun", "--check-build")
+    checked = run_command(*check, env=env, cwd=tmp_path)
     assert "built for JAX: libring_keras_jax.so" in checked
     script = ROOT_DIR / "build_support" / "release" / "train_on_two.py"
 
