@@ -2,8 +2,8 @@
 
 `python tests/soak/kills.py [KILLS] [SEED]`, or `make soak-kills`. Ends with code 1 if
 anything was: a step that somebody had applied is lost, an example was trained on twice,
-weights differ, or the job does not go on. Each time one rank of four is killed, or
-two, as often. Then it waits until others have taken their places. Says how long
+weights differ, or the job does not go on. Each time one or two ranks of four are
+killed, each as often. Then it waits until others have taken their places. Says how long
 everything took.
 """
 
@@ -111,9 +111,11 @@ class Job:
                 del self.processes[number]
                 continue
             steps = process.steps
+            if not steps:
+                continue
             since = steps[-1].generation - 1
             keep = sum(step.generation >= since for step in steps)
-            del steps[: len(steps) - max(keep, LAST_STEPS)]
+            del steps[: max(0, len(steps) - max(keep, LAST_STEPS))]
 
     def _read(self) -> None:
         for path in self.directory.glob("steps.*"):
