@@ -47,10 +47,9 @@ MakeAlgorithm* PickAllreduce(const CollectiveArguments& arguments,
     return MakeAllreduceDirect;
   }
   if (HasHostsOfSeveral(communicator)) return MakeAllreduceHierarchical;
-  LanePattern* pattern =
-      PickPattern(communicator.tuning(), communicator.mesh().message_nbytes(),
-                  arguments.wire_dtype.value_or(arguments.dtype),
-                  communicator.size(), nbytes);
+  LanePattern* pattern = PickPattern(
+      communicator.tuning(), arguments.wire_dtype.value_or(arguments.dtype),
+      communicator.size(), nbytes, communicator.mesh().message_nbytes());
   return std::find_if(
              std::begin(kOfOneLane), std::end(kOfOneLane),
              [pattern](const auto& one) { return one.first == pattern; })

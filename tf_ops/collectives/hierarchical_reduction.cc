@@ -184,10 +184,12 @@ Task HierarchicalReduction::ReducePart(size_t round) {
     data = narrow.get();
     format_->ToWire(data, part_data, part.size());
   }
-  const auto pick = scatters_ ? PickHalfPattern : PickPattern;
+  const size_t of_all_lanes = kLanesOfAHost * wire_nbytes;
   LanePattern* pattern =
-      pick(communicator_.tuning(), communicator_.mesh().message_nbytes(),
-           format_->dtype(), lane_->size(), kLanesOfAHost * wire_nbytes);
+      scatters_ ? PickHalfPattern(communicator_.tuning(), format_->dtype(),
+                                  lane_->size(), of_all_lanes)
+                : PickPattern(communicator_.tuning(), format_->dtype(),
+                              lane_->size(), of_all_lanes);
   Task across = pattern(*lane_, data, ChunksOf(round, local_rank_),
                         static_cast<uint32_t>(round) * lane_->tag_count());
   const Status status = co_await across;

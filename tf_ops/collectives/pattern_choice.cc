@@ -2,8 +2,8 @@
 
 namespace ring_keras {
 
-LanePattern* PickPattern(const Tuning& tuning, size_t message_nbytes,
-                         DataType wire_dtype, int members, size_t nbytes) {
+LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
+                         size_t nbytes, size_t message_nbytes) {
   // What travels in 16 bits is rounded once, rather than at every step, and its
   // sums may be out of range until they are multiplied.
   if (Is16BitFloat(wire_dtype)) return ReduceByParts;
@@ -17,10 +17,9 @@ LanePattern* PickPattern(const Tuning& tuning, size_t message_nbytes,
   return ReduceByRing;
 }
 
-LanePattern* PickHalfPattern(const Tuning& tuning, size_t message_nbytes,
-                             DataType wire_dtype, int members, size_t nbytes) {
-  LanePattern* pattern =
-      PickPattern(tuning, message_nbytes, wire_dtype, members, nbytes);
+LanePattern* PickHalfPattern(const Tuning& tuning, DataType wire_dtype,
+                             int members, size_t nbytes) {
+  LanePattern* pattern = PickPattern(tuning, wire_dtype, members, nbytes);
   if (pattern != ReduceByDoubling && pattern != ReduceByTrees) return pattern;
   // Few members need one trip, and many the fewest that there can be.
   const Thresholds thresholds(tuning, members);

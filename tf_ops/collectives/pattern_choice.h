@@ -13,12 +13,13 @@ namespace ring_keras {
 // For `nbytes` of `wire_dtype` on the wire among so many members, between which
 // messages are best `message_nbytes` long: a pure function, so that all of them
 // pick the same.
-LanePattern* PickPattern(const Tuning& tuning, size_t message_nbytes,
-                         DataType wire_dtype, int members, size_t nbytes);
+LanePattern* PickPattern(const Tuning& tuning, DataType wire_dtype, int members,
+                         size_t nbytes,
+                         size_t message_nbytes = Transport::kMessageBytes);
 
 // The same for a lane that stops at half, by one of the patterns that can.
-LanePattern* PickHalfPattern(const Tuning& tuning, size_t message_nbytes,
-                             DataType wire_dtype, int members, size_t nbytes);
+LanePattern* PickHalfPattern(const Tuning& tuning, DataType wire_dtype,
+                             int members, size_t nbytes);
 
 }  // namespace ring_keras
 

@@ -30,9 +30,8 @@ class ReduceScatterMessages : public Collective {
               communicator.rank(),
               reduction_,
               /*scatters=*/true},
-        pattern_(PickHalfPattern(
-            communicator.tuning(), communicator.mesh().message_nbytes(),
-            arguments.dtype, communicator.size(), TotalBytes(arguments))) {
+        pattern_(PickHalfPattern(communicator.tuning(), arguments.dtype,
+                                 communicator.size(), TotalBytes(arguments))) {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
   }
 

@@ -92,17 +92,17 @@ struct Thresholds {
 
 // How much of `nbytes` each of so many ranks sends another at a time when each
 // piece of them is shared among all, and messages are best
-// `transport_message_nbytes` long: whole elements of any type. At least two
-// pieces, so that others go on while it waits for one, of 16 MiB at most:
-// several have memory of their own at a time.
+// `transport_message_nbytes` long: whole elements of any type. Beyond 128 KiB
+// there are two pieces, so that one goes on while the other waits, of 16 MiB at
+// most: several have memory of their own at a time.
 inline size_t MessageBytes(size_t nbytes, size_t ranks,
                            size_t transport_message_nbytes) {
   constexpr size_t kLeastPieces = 2;
   constexpr size_t kMostPieceBytes = size_t{16} << 20;
   constexpr size_t kMultiple = 64;
   const size_t wanted =
-      std::min({nbytes / ranks / kLeastPieces, kMostPieceBytes / ranks,
-                transport_message_nbytes});
+      std::min({(nbytes + ranks * kLeastPieces - 1) / (ranks * kLeastPieces),
+                kMostPieceBytes / ranks, transport_message_nbytes});
   return std::max(Transport::kMessageBytes,
                   (wanted + kMultiple - 1) / kMultiple * kMultiple);
 }

@@ -11,8 +11,8 @@ constexpr size_t kMiB = 1 << 20;
 
 LanePattern* Pick(int members, size_t nbytes, const Tuning& tuning = {},
                   size_t message_nbytes = 128 * kKiB) {
-  return PickPattern(tuning, message_nbytes, DataType::kFloat32, members,
-                     nbytes);
+  return PickPattern(tuning, DataType::kFloat32, members, nbytes,
+                     message_nbytes);
 }
 
 RING_TEST(FewMembersReduceByPartsAndThenInARing) {
@@ -63,7 +63,7 @@ RING_TEST(WhatIsSetHoldsWhateverTheNumberOfMembers) {
 RING_TEST(SixteenBitsGoByParts) {
   for (size_t nbytes : {kKiB, 100 * kMiB}) {
     for (int members : {2, 512}) {
-      EXPECT_TRUE(PickPattern({}, kMiB, DataType::kBfloat16, members, nbytes) ==
+      EXPECT_TRUE(PickPattern({}, DataType::kBfloat16, members, nbytes, kMiB) ==
                   ReduceByParts);
     }
   }
