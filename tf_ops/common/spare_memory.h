@@ -19,7 +19,9 @@ class SpareMemory {
     size_t nbytes = 0;
   };
 
-  // Keeps so many bytes at most that nobody uses.
+  // Keeps so many bytes at most that nobody uses, and no buffer of more than a
+  // quarter of them: one that is long and needed once would keep out all
+  // others.
   explicit SpareMemory(size_t max_nbytes) : max_nbytes_(max_nbytes) {}
 
   // At least `nbytes` long, with anything in it; none for 0.
@@ -41,7 +43,7 @@ class SpareMemory {
   // Nobody uses it any more. It takes the place of shorter ones, if it must.
   void Give(Buffer buffer) noexcept {
     const size_t nbytes = buffer.nbytes;
-    if (nbytes == 0 || nbytes > max_nbytes_) return;
+    if (nbytes == 0 || nbytes > max_nbytes_ / 4) return;
     while (nbytes_ + nbytes > max_nbytes_) {
       if (spare_.front().nbytes >= nbytes) return;
       nbytes_ -= spare_.front().nbytes;
