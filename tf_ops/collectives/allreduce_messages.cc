@@ -24,7 +24,7 @@ class AllreduceMessages : public Collective {
         tensors_(arguments),
         lane_{communicator, 0, std::vector<int>(communicator.size()),
               communicator.rank(), tensors_.reduction()},
-        piece_nbytes_(MessageNbytes() * communicator.size()) {
+        piece_nbytes_(PieceBytes()) {
     std::iota(lane_.members.begin(), lane_.members.end(), 0);
   }
 
@@ -51,11 +51,11 @@ class AllreduceMessages : public Collective {
   // What is packed first stays in a core's cache if it is short.
   static constexpr size_t kMostPackedBytes = size_t{256} << 10;
 
-  size_t MessageNbytes() const {
-    const size_t most = communicator_.mesh().message_nbytes();
-    return MessageBytes(
-        tensors_.nbytes(), communicator_.size(),
-        tensors_.is_in_place() ? most : std::min(most, kMostPackedBytes));
+  size_t PieceBytes() const {
+    size_t longest = communicator_.mesh().message_nbytes();
+    if (!tensors_.is_in_place()) longest = std::min(longest, kMostPackedBytes);
+    const size_t ranks = communicator_.size();
+    return ranks * MessageBytes(tensors_.nbytes(), ranks, longest);
   }
 
   Task ReducePiece(size_t piece) {
