@@ -253,8 +253,8 @@ class Config:
         None,
         integer(0, _MAX_BYTES),
         "Above RING_KERAS_DIRECT_MAX_BYTES and up to this many bytes, an allreduce "
-        "uses recursive doubling. Default: 16 KiB, 0 on more than 128 ranks, 1 MiB on "
-        "two over an MPI. The same on every rank.",
+        "uses recursive doubling. Default: 16 KiB, 0 on more than 128 ranks, 1 MiB "
+        "where two ranks on two hosts have an MPI. The same on every rank.",
     )
     parts_max_bytes: int | None = _variable(
         None,
