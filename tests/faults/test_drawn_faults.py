@@ -20,19 +20,22 @@ from support.faults.cases import (
     ELASTIC,
     FITS,
     HARMLESS,
+    HOSTS,
     LINK_FAULTS,
+    ON_HOSTS,
     OUT_OF_MEMORY,
     STORE_KILLED,
     Case,
     draw,
 )
 from support.faults.commit import MEMORY_GROUP, STORE_PID
-from support.faults.elastic_job import require_going_on
+from support.faults.elastic_job import require_going_on, require_going_on_elsewhere
 from support.faults.faulty_link import FaultyLink
 from support.faults.lone_store import lone_store
 from support.faults.work import work
 from support.hosts import run_on
 from support.memory_limit import memory_group
+from support.ssh_hosts import SshHosts
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +74,10 @@ JOINING = (
 def test_a_fault(tmp_path: Path, make_hosts: Any, case: Case) -> None:
     if case.work == ELASTIC:
         require_going_on(case, tmp_path)
+    elif case.work == ON_HOSTS:
+        (tmp_path / "hosts").mkdir()
+        hosts = make_hosts(SshHosts(HOSTS, tmp_path / "hosts"))
+        require_going_on_elsewhere(case, hosts, tmp_path)
     elif case.fault in LINK_FAULTS:
         on_a_link(make_hosts(FaultyLink(case)), case, tmp_path)
     elif case.fault == OUT_OF_MEMORY:

@@ -107,12 +107,19 @@ class SshHosts(Network):
 
     def set_link(self, host: int, state: str) -> None:
         """Puts a host's link `down` or `up`, at the switch's end."""
-        port = f"port{host}"
-        run("ip", "-n", self._switch, "link", "set", port, state)
+        run(*self._setting_link(host, state))
         self._was_cut |= state == "down"
         if state == "up":  # The host hears of it later: it has no way out until then.
             shown = ("ip", "-n", self.names[host], "link", "show", "eth0")
             wait_until(lambda: "state UP" in run(*shown), f"the link of host {host}")
+
+    def cutting_off(self, host: int) -> list[str]:
+        """The command that puts a host's link down, until `set_link`."""
+        self._was_cut = True
+        return self._setting_link(host, "down")
+
+    def _setting_link(self, host: int, state: str) -> list[str]:
+        return ["ip", "-n", self._switch, "link", "set", f"port{host}", state]
 
     def clean(self) -> None:
         """Kills what a test has left, and mends links."""

@@ -30,17 +30,27 @@ ELASTIC_FAULTS = (
     *("raises", "SIGSTOP", LAUNCHER_KILLED),
 )
 
+AGENT_KILLED = "an agent is killed"
+INHERITED = "the launcher is killed, and has heirs"
+CUT_OFF = "a host is cut off"
+HOST_FAULTS = (AGENT_KILLED, INHERITED, CUT_OFF)
+
 CALLS = ("array", "eager", "graph", "jit")
 AROUND_CALLS = ("before a collective", "in a collective", "in init")
 FITS = ("fit", "fit with jit")
 IN_FITS = ("before a step", "in a step", "in an evaluation", "while saving")
 ELASTIC = "elastic fit"
 IN_ELASTIC = (*IN_FITS, "while a generation forms")
+# The same, with each rank on a host of its own.
+ON_HOSTS = "elastic fit on hosts"
 
 _SIZES = (2, 3, 4)
+# Where a host is lost, more than half must be left.
+HOSTS = 3
 # Of all that are drawn; the others are of processes.
 _LINK_SHARE = 0.35
 _ELASTIC_SHARE = 0.15
+_HOSTS_SHARE = 0.08
 
 
 @dataclass(frozen=True)
@@ -48,12 +58,14 @@ class Case:
     """One fault.
 
     Attributes:
-        fault: One of `PROCESS_FAULTS`, `LINK_FAULTS` or `ELASTIC_FAULTS`.
+        fault: One of `PROCESS_FAULTS`, `LINK_FAULTS`, `ELASTIC_FAULTS` or
+            `HOST_FAULTS`.
         place: One of `AROUND_CALLS`, `IN_FITS` or `IN_ELASTIC`.
-        work: What the ranks do: one of `CALLS`, of `FITS`, or `ELASTIC`.
+        work: What the ranks do: one of `CALLS`, of `FITS`, `ELASTIC` or `ON_HOSTS`.
         size: How many ranks there are.
-        victim: The rank that it comes to; of a link, the rank that is there, and
-            whose packets are lost where only those are that go one way.
+        victim: The rank that it comes to, or whose agent or host; of a launcher, the
+            rank that kills it; of a link, the rank that is there, and whose packets
+            are lost where only those are that go one way.
         transport: As `RING_KERAS_TRANSPORT`; "link": two hosts with one.
     """
 
@@ -81,14 +93,19 @@ def draw(count: int, seed: int) -> list[Case]:
         *itertools.product(IN_FITS, FITS),
     ]
     elastic = [(place, ELASTIC) for place in IN_ELASTIC]
+    on_hosts = [(place, ON_HOSTS) for place in IN_ELASTIC]
+    of_hosts = _cases(HOST_FAULTS, on_hosts, ("tcp",), (HOSTS,))
     links, elastics = round(_LINK_SHARE * count), round(_ELASTIC_SHARE * count)
+    hosts = min(round(_HOSTS_SHARE * count), len(of_hosts))
     chance = random.Random(seed)
     drawn = [
         *chance.sample(
-            _cases(PROCESS_FAULTS, places, ("auto", "tcp")), count - links - elastics
+            _cases(PROCESS_FAULTS, places, ("auto", "tcp")),
+            count - links - elastics - hosts,
         ),
         *chance.sample(_cases(LINK_FAULTS, places, ("link",)), links),
         *chance.sample(_cases(ELASTIC_FAULTS, elastic, ("auto", "tcp")), elastics),
+        *chance.sample(of_hosts, hosts),
     ]
     chance.shuffle(drawn)
     return drawn
@@ -98,11 +115,12 @@ def _cases(
     faults: tuple[str, ...],
     places: list[tuple[str, str]],
     transports: tuple[str, ...],
+    sizes: tuple[int, ...] = _SIZES,
 ) -> list[Case]:
     return [
         case
         for fault, (place, work), size, transport in itertools.product(
-            faults, places, _SIZES, transports
+            faults, places, sizes, transports
         )
         for victim in range(size)
         if _can_be(case := Case(fault, place, work, size, victim, transport))
@@ -115,7 +133,9 @@ def _can_be(case: Case) -> bool:
         return False  # The first rank does that.
     if case.place == "while a generation forms" and case.size < 3:
         return False  # One more is lost before.
-    if case.fault in LINK_FAULTS:
+    if case.fault == CUT_OFF and case.place == "while a generation forms":
+        return False  # The only one left would have to know that it is not cut off.
+    if case.fault in (*LINK_FAULTS, *HOST_FAULTS):
         return True
     if case.place == "in init" and case.fault == "SIGSTOP":
         return False  # Until it has come, nobody can tell it from one that is slow.

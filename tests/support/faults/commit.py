@@ -14,6 +14,9 @@ from typing import Any
 
 from ring_keras import _native
 from support.faults.cases import (
+    AGENT_KILLED,
+    CUT_OFF,
+    INHERITED,
     LAUNCHER_KILLED,
     LINK_FAULTS,
     OUT_OF_MEMORY,
@@ -28,19 +31,26 @@ HELD_S = 20.0
 MEMORY_GROUP = "memory_group"
 # Names the process that is the store.
 STORE_PID = "store_pid"
+# The command that has a fault of a host come.
+HOST_FAULT = "host_fault"
 
 
 def commit(case: Case, directory: str) -> None:
-    """Has it come now."""
+    """Has it come now, unless it has."""
     if case.fault in LINK_FAULTS:
         tell_the_link()
         return
-    Path(directory, "fault").write_text(str(time.monotonic()))
+    told = Path(directory, "fault")
+    if told.exists():
+        return
+    told.write_text(str(time.monotonic()))
     pid = os.getpid()
     if case.fault == STORE_KILLED:
         os.kill(int(Path(directory, STORE_PID).read_text()), signal.SIGKILL)
-    elif case.fault == LAUNCHER_KILLED:
+    elif case.fault in (LAUNCHER_KILLED, AGENT_KILLED):
         os.kill(os.getppid(), signal.SIGKILL)
+    elif case.fault in (INHERITED, CUT_OFF):
+        subprocess.run(Path(directory, HOST_FAULT).read_text().split(), check=True)
     elif case.fault == OUT_OF_MEMORY:
         group = Path(directory, MEMORY_GROUP).read_text()
         Path(group, "cgroup.procs").write_text(str(pid))

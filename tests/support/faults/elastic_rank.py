@@ -21,6 +21,7 @@ import tensorflow as tf
 
 import ring_keras as ring
 from ring_keras.config import Config
+from ring_keras.job.job import current_job
 from ring_keras.lifecycle.elastic_launcher import ElasticLauncher, launcher_of
 from support.faults.cases import Case
 from support.faults.commit import commit, commit_beside
@@ -53,8 +54,9 @@ class Faulty(keras.callbacks.Callback):
         forms = case.place == "while a generation forms"
         self._dies_before = forms and number == (case.victim + 1) % case.size
         self._epoch = -1
-        self.sizes: list[int] = []
-        self.went_on_at = 0.0
+        self._generation = -1
+        self.sizes: list[int] = []  # Of each generation.
+        self.went_on_at = 0.0  # In the last of them.
         if self._place == "while a generation forms":
             self._fail_when_it_forms()
 
@@ -75,7 +77,9 @@ class Faulty(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Who is still there."""
-        if self.sizes[-1:] != [ring.size()]:
+        generation = current_job().generation
+        if generation != self._generation:
+            self._generation = generation
             self.sizes.append(ring.size())
             self.went_on_at = time.monotonic()
 
