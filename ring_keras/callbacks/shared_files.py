@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import keras
-from absl import logging
 
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.optimizers.hooking import shards_state
-from ring_keras.states.written_files import file_of
+from ring_keras.states.written_files import file_of, warn_of_writers
 from ring_keras.values.objects import allgather_object
 
 __all__ = ["saves_on_all_ranks", "warn_of_shared_files"]
@@ -40,19 +39,4 @@ def warn_of_shared_files(
         name="shared_files",
         process_set=process_set,
     )
-    if process_set.rank() != 0:
-        return
-    for file in sorted({file for files in by_rank for file in files}):
-        writers = [
-            rank
-            for rank, files in zip(process_set.ranks, by_rank, strict=True)
-            if file in files
-        ]
-        if len(writers) > 1:
-            logging.warning(
-                "ring_keras: [RK611] ranks %s all write %s, and may spoil it. Wrap the "
-                "callback in ring_keras.callbacks.RootOnly(), list it on one rank "
-                "only, or give each rank a path of its own.",
-                writers,
-                file,
-            )
+    warn_of_writers(by_rank, process_set)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ring_keras.jax.primitive import Collective, bind
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.arguments import require_collective_dtype, to_reduce_op
+from ring_keras.values.own_collectives import require_own_collectives
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
@@ -189,6 +190,7 @@ def _run(
     op: str = "sum",
 ) -> Any:
     require_collective_dtype(array.dtype.name, kind)
+    require_own_collectives(f"ring_keras.jax.{kind.replace('_', '')}")
     ranks = process_set or global_process_set
     collective = Collective(
         kind=kind,

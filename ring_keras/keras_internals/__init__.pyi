@@ -28,6 +28,7 @@ from .iterators import OWNED_ITERATOR as OWNED_ITERATOR
 from .losses import NO_WEIGHT as NO_WEIGHT
 from .losses import adds_losses as adds_losses
 from .losses import batch_losses as batch_losses
+from .losses import common_sample_weights as common_sample_weights
 from .losses import compiled_losses as compiled_losses
 from .losses import divides_by_lengths as divides_by_lengths
 from .losses import has_other_losses as has_other_losses

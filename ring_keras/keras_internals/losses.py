@@ -9,6 +9,7 @@ __all__ = [
     "NO_WEIGHT",
     "adds_losses",
     "batch_losses",
+    "common_sample_weights",
     "compiled_losses",
     "divides_by_lengths",
     "has_other_losses",
@@ -22,9 +23,12 @@ __all__ = [
 
 _NOT_REDUCED = ("none", None)
 
-# Of losses that count over all examples of a batch together, unless they have an axis.
-_BATCH_CLASSES = (keras.losses.Dice, keras.losses.Tversky)
-_OF_BATCHES = ("dice", "tversky", keras.losses.dice, keras.losses.tversky)
+# Of losses that look at all examples of a batch together, unless they have an axis.
+_BATCH_CLASSES = (keras.losses.Circle, keras.losses.Dice, keras.losses.Tversky)
+_OF_BATCHES = (
+    *("circle", "Circle", "dice", "Dice", "tversky", "Tversky"),
+    *(keras.losses.circle, keras.losses.dice, keras.losses.tversky),
+)
 
 
 def summed_losses(model: keras.Model) -> list[keras.losses.Loss]:
@@ -68,7 +72,7 @@ def regularizes_activity(model: keras.Model) -> bool:
 
 
 def batch_losses(model: keras.Model) -> list[str]:
-    """The names of compiled losses that count over all examples of a batch together."""
+    """The names of compiled losses that look at all examples of a batch together."""
     return [
         getattr(loss, "name", None) or getattr(loss, "__name__", None) or str(loss)
         for loss in compiled_losses(model)
@@ -122,6 +126,30 @@ NO_WEIGHT = 1e-30
 """How much an example counts whose sample weight is 0, where a loss is divided by their
 sum: nothing beside any other. Where no rank has others, each counts by its examples, so
 that regularizers have the gradient that they have in one process."""
+
+
+def common_sample_weights(
+    model: keras.Model, targets: Any, sample_weight: Any
+) -> Any | None:
+    """Those by whose sum all that is compiled is divided; None if there are several.
+
+    Keras uses one loss for all outputs, some of which may have no sample weights.
+
+    Args:
+        model: With a loss that is divided by the sum of the sample weights.
+        targets: Of a batch.
+        sample_weight: Of the same batch.
+    """
+    weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
+    if len(weights) != 1 or len(compiled_losses(model)) != 1:
+        return None
+    is_of_one = (
+        weights[0] is sample_weight  # Of all outputs alike.
+        or isinstance(model.loss, (dict, list, tuple))  # The others have no loss.
+        or has_own_losses(model)
+        or len(keras.tree.flatten(targets)) == 1
+    )
+    return weights[0] if is_of_one else None
 
 
 def loss_divides_by_sample_weight(model: keras.Model) -> bool:

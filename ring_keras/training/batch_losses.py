@@ -24,9 +24,9 @@ def warn_of_batch_losses(model: keras.Model) -> None:
             logging.WARNING,
             "ring_keras: [RK655] "
             "loss '%s' of model '%s' compares whole batches, and each rank has a "
-            "part of the batch, so the update is not that of one process. Give it "
-            "an axis that leaves out the first, such as axis=(1, 2, 3): then each "
-            "example has a loss of its own.",
+            "part of the batch, so the update is not that of one process. If it takes "
+            "an axis, give it one that leaves out the first, such as axis=(1, 2, 3): "
+            "then each example has a loss of its own.",
             1,
             name,
             model.name,

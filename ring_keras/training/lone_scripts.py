@@ -1,5 +1,6 @@
 """Scripts of several ranks that use Keras as one process would: they are told."""
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable
@@ -12,12 +13,17 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, job_or_none
 from ring_keras.job.process_set import has_process_sets
 from ring_keras.keras_internals import calls
+from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.parts_of_one_state import sharded_steps
+from ring_keras.optimizers.sharded_files import failed_save_told
 from ring_keras.training.distributed_fit import DistributedFit
+from ring_keras.training.distributed_models import is_local_in, process_set_of
 from ring_keras.training.failures import failures_told
 from ring_keras.training.lone_updates import is_told_of_lone_training
 from ring_keras.training.parts import is_part
-from ring_keras.training.whole_save import is_told_of_files, whole_save
+from ring_keras.training.told_errors import note_told
+from ring_keras.training.whole_save import Together, is_told_of_files, whole_save
 
 __all__ = ["watch"]
 
@@ -35,11 +41,29 @@ def watch() -> None:
     """From now on: `fit`, `evaluate` and `adapt`, and models that are saved."""
     internals.call_before_callbacks("on_train_begin", _watch_fit)
     for name in ("save", "save_weights"):
-        setattr(keras.Model, name, whole_save(getattr(keras.Model, name)))
+        method = getattr(keras.Model, name)
+        setattr(keras.Model, name, whole_save(method, is_local_in, _saved_together))
     for name in ("fit", "evaluate"):
         setattr(keras.Model, name, failures_told(getattr(keras.Model, name)))
     for layer in _LEARNING_LAYERS:
         layer.adapt = _told_of_parts(layer.adapt)
+
+
+def _saved_together(model: keras.Model, filepath: Any) -> Together | None:
+    """Where the ranks divide an optimizer's state."""
+    if not shards_state(model):
+        return None
+    text = str(filepath)
+    if text.endswith((".h5", ".hdf5")) and not text.endswith(".weights.h5"):
+        raise ValueError(
+            "[RK336] "
+            "a file of the old HDF5 format cannot hold the state of an optimizer "
+            "with shard_state=True, for now. Save to a path that ends in '.keras'. "
+            f"Received: filepath={text!r}"
+        )
+    if not sharded_steps(internals.optimizers_of(model)):
+        return contextlib.nullcontext()
+    return failed_save_told(process_set_of(model), note_told)
 
 
 def _told_of_parts(adapt: Callable[..., Any]) -> Callable[..., Any]:

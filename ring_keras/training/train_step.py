@@ -296,10 +296,11 @@ class DistributedTrainStep:
         if not internals.loss_divides_by_sample_weight(self._model):
             warn_of_own_lengths(self._model, data)
             return uneven_batches.example_count(data)
-        weights = _sample_weights(data)
-        if len(weights) == 1 and len(tf.nest.flatten(self._model.loss)) == 1:
-            return _total(weights[0])
-        if weights:
+        if _sample_weights(data):
+            _, y, sample_weight = data
+            weights = internals.common_sample_weights(self._model, y, sample_weight)
+            if weights is not None:
+                return _total(weights)
             warn_of_other_weights(
                 self._model, "several losses or sample weights", "number of examples"
             )

@@ -7,20 +7,14 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 from absl import logging
 
-from ring_keras import keras_internals as internals
 from ring_keras.job.job import Job, PerJob, job_or_none
-from ring_keras.optimizers.hooking import shards_state
-from ring_keras.optimizers.parts_of_one_state import sharded_steps
-from ring_keras.optimizers.sharded_files import failed_save_told
-from ring_keras.training.distributed_models import is_local_in, process_set_of
-from ring_keras.training.told_errors import note_told
 
-__all__ = ["is_told_of_files", "whole_save"]
+__all__ = ["Together", "is_told_of_files", "whole_save"]
 
 is_told_of_files: PerJob[bool] = PerJob(bool)
 """Whether this rank has said that another one saves to the same path, or need not."""
@@ -41,12 +35,26 @@ _FILE_OF_ONE = (
 )
 
 
-def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
+Together: TypeAlias = contextlib.AbstractContextManager[Any]
+"""What surrounds a save in which all ranks take part."""
+
+
+def whole_save(
+    save: Callable[..., Any],
+    is_local_in: Callable[[keras.Model], Callable[[Any], bool]],
+    together: Callable[[keras.Model, Any], Together | None] = lambda *_: None,
+) -> Callable[..., Any]:
     """A method of `keras.Model` that puts a file in its place once it is whole.
 
     So ranks that save to one path at the same time leave the file of one of them, and
     not a mixture; the first two of a host say that there was another. That goes for
     single files by a path of the host, on any file system. The rest is as in Keras.
+
+    Args:
+        save: As Keras has it.
+        is_local_in: Says of a model which of its weights each rank trains for itself.
+        together: Of a model and a path: what surrounds the save, if each rank has a
+            part of what is saved.
     """
 
     @functools.wraps(save)
@@ -55,17 +63,9 @@ def whole_save(save: Callable[..., Any]) -> Callable[..., Any]:
         path = None if job is None or job.size == 1 else _file(filepath)
         overwrites = all([*args, *kwargs.values()])
         is_plain = len(args) <= 1 and kwargs.keys() <= {"overwrite"} and overwrites
-        shares = job is not None and shards_state(self)
-        if shares and _is_legacy(filepath):
-            raise ValueError(
-                "[RK336] "
-                "a file of the old HDF5 format cannot hold the state of an optimizer "
-                "with shard_state=True, for now. Save to a path that ends in '.keras'. "
-                f"Received: filepath={str(filepath)!r}"
-            )
-        with contextlib.ExitStack() as stack:
-            if shares and sharded_steps(internals.optimizers_of(self)):
-                stack.enter_context(failed_save_told(process_set_of(self), note_told))
+        around = None if job is None else together(self, filepath)
+        shares = around is not None
+        with around or contextlib.nullcontext():
             if job is None or path is None or not is_plain:
                 return save(self, filepath, *args, **kwargs)
             beside = path.with_name(f".{job.rank}-{os.getpid()}.{path.name}")
@@ -99,12 +99,6 @@ def _put(beside: Path, path: Path, save: Callable[[], Any]) -> tuple[Any, bool]:
             beside.unlink()
         raise
     return result, is_shared
-
-
-def _is_legacy(filepath: Any) -> bool:
-    """Whether Keras saves a whole model there as it did before there was ".keras"."""
-    text = str(filepath)
-    return text.endswith((".h5", ".hdf5")) and not text.endswith(".weights.h5")
 
 
 def _file(filepath: Any) -> Path | None:

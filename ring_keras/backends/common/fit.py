@@ -22,6 +22,7 @@ from ring_keras.backends.common.hook import (
     GradientHook,
     hooks_of,
     hooks_within,
+    local_in,
     process_set_of,
     training_on_batch,
 )
@@ -39,7 +40,7 @@ from ring_keras.callbacks.distributed import any_says, root_of
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
-from ring_keras.states.written_files import file_of
+from ring_keras.states.written_files import file_of, warn_of_writers
 from ring_keras.training.calls_under_way import (
     CallUnderWay,
     begin_together,
@@ -48,6 +49,7 @@ from ring_keras.training.calls_under_way import (
     require_all_there,
 )
 from ring_keras.training.told_errors import is_known, note_told
+from ring_keras.training.whole_save import whole_save
 from ring_keras.values.objects import allgather_object
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -56,8 +58,10 @@ __all__ = ["note_divided", "prepare_fits"]
 # How Keras's `fit` calls `evaluate`.
 _BY_FIT = "_use_cached_eval_dataset"
 
-# Whether it has divided data, and nobody has been told of training alone.
-_divided: PerJob[dict[str, bool]] = PerJob(dict)
+# Why nobody should train alone, as long as nobody has been told of that.
+_seen: PerJob[dict[str, bool]] = PerJob(dict)
+_DIVIDED_DATA = "divided data"
+_ANOTHER_MODEL = "another model"
 
 
 @functools.cache
@@ -67,6 +71,9 @@ def prepare_fits() -> None:
     framework().prepare()
     replace_methods(fit=_of_all_ranks, evaluate=_in_fit)
     keras.Model.train_on_batch = _beside_fit(keras.Model.train_on_batch)
+    for name in ("save", "save_weights"):
+        method = getattr(keras.Model, name)
+        setattr(keras.Model, name, whole_save(method, local_in))
     scaling = keras.optimizers.LossScaleOptimizer
     scaling.check_finite = _of_all_gradients(scaling.check_finite)
 
@@ -158,6 +165,8 @@ def _ranks_of(model: keras.Model, callbacks: Callbacks = ()) -> ProcessSet | Non
     if not hooks_of(model) and not meets(callbacks, "fit"):
         return None
     current_job()  # Its first step would raise, and leave no weights on JAX.
+    if hooks_of(model):
+        _note(_ANOTHER_MODEL)
     process_set = process_set_of(model)
     return process_set if has_peers(process_set) and process_set.included() else None
 
@@ -165,7 +174,11 @@ def _ranks_of(model: keras.Model, callbacks: Callbacks = ()) -> ProcessSet | Non
 def note_divided() -> None:
     """Ranks of the job have parts of some data: none should train alone."""
     prepare_fits()
-    _divided.of(current_job())["by shard"] = True
+    _note(_DIVIDED_DATA)
+
+
+def _note(why: str) -> None:
+    _seen.of(current_job()).setdefault(why, True)
 
 
 def _adopt_optimizers(model: keras.Model, callbacks: Callbacks) -> None:
@@ -183,24 +196,36 @@ def _warn_of_lone_training(model: keras.Model) -> None:
     if not is_initialized() or hooks_of(model):
         return
     job = current_job()
-    said = _divided.of(job)
-    if job.rank == 0 and job.size > 1 and said.pop("by shard", False):
+    seen = _seen.of(job)
+    if job.rank != 0 or job.size == 1 or not any(seen.values()):
+        return
+    if seen.get(_DIVIDED_DATA):
         logging.warning(
             "ring_keras: [RK651] the optimizer of model '%s' is not distributed, so "
             "each rank trains a model of its own, on its part of the data. Compile it "
             "with ring_keras.DistributedOptimizer(optimizer).",
             model.name,
         )
+    else:
+        logging.warning(
+            "ring_keras: [RK651] the optimizer of model '%s' is not distributed, so "
+            "each rank trains a model of its own, though another model's is: copies of "
+            "one, and those from files, are not. Compile it with "
+            "ring_keras.DistributedOptimizer(optimizer).",
+            model.name,
+        )
+    # Said once; of data that are divided later, once more.
+    seen.update(dict.fromkeys((*seen, _ANOTHER_MODEL), False))
 
 
 def _without_files_of_others(
     callbacks: Callbacks, process_set: ProcessSet
 ) -> Callbacks:
     """A file of all ranks one of them writes; its callback is there alone."""
-    everyones = allgather_object(
-        [file_of(one) for one in callbacks], name="fit/files", process_set=process_set
-    )
-    common = set.intersection(*map(set, everyones)) - {None}
+    own = {file for one in callbacks if (file := file_of(one)) is not None}
+    everyones = allgather_object(own, name="fit/files", process_set=process_set)
+    common = set.intersection(*everyones)
+    warn_of_writers([theirs - common for theirs in everyones], process_set)
     own_rank = process_set.ranks[process_set.rank()]
     if own_rank == root_of(callbacks, process_set.ranks):
         return callbacks

@@ -14,6 +14,8 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.backends.common.reducer import Options, Reducer
 from ring_keras.backends.common.step import Step, current_step
+from ring_keras.config import keras_backend
+from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.states.begun_accumulation import keep_own_accumulated
@@ -30,6 +32,7 @@ __all__ = [
     "hooks_within",
     "local_in",
     "process_set_of",
+    "refuse_variables",
     "training_on_batch",
 ]
 
@@ -124,6 +127,8 @@ class GradientHook:
         if not has_peers(self.options.process_set):
             apply(optimizer, gradients, variables)
             return
+        if not self.have_begun(variables):
+            refuse_variables(internals.trainable_variables(optimizer))
         self.begin_alike(variables)
         step = current_step()
         if not step.counts:  # They may be infinite, so that 0 times them is not 0.
@@ -265,6 +270,27 @@ def training_on_batch(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         _under_way.model = before
+
+
+def refuse_variables(variables: Iterable[Any]) -> None:
+    """Raises for what this back end does not do yet with what ranks train together.
+
+    Raises:
+        RingKerasError: On all ranks, as they have the same variables.
+    """
+    backend = keras_backend().name
+    if current_job().config.check_reductions:
+        raise RingKerasError(
+            "[RK660] RING_KERAS_CHECK_REDUCTIONS=1 is not there yet with Keras's "
+            f"back end {backend}. Unset it, or set KERAS_BACKEND=tensorflow."
+        )
+    for variable in variables:
+        if internals.overwrites_with_gradient(variable):
+            raise RingKerasError(
+                f"[RK660] '{variable.path}' is overwritten with its gradient, as "
+                "float8 layers have it. That is not there yet with Keras's back "
+                f"end {backend}: set KERAS_BACKEND=tensorflow."
+            )
 
 
 def common_weights(model: keras.Model) -> list[Any]:

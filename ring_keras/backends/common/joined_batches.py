@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from ring_keras.config import keras_backend
 from ring_keras.training.epoch_agreement import EpochAgreement
+from ring_keras.values.own_collectives import own_collectives_refused
 
-__all__ = ["JoinedBatches", "StandIn"]
+__all__ = ["JoinedBatches", "StandIn", "in_joined_step"]
 
 _END = object()
 
@@ -23,6 +26,16 @@ class StandIn:
     """
 
     batch: Any
+
+
+def in_joined_step() -> contextlib.AbstractContextManager[None]:
+    """In it the model computes; other ranks may have no batch for that."""
+    return own_collectives_refused(
+        "a step on data of ring_keras.data.join(), in which a rank whose data have "
+        "ended would take part with old ones, or not at all. With Keras's back end "
+        f"{keras_backend().name} give all ranks as many batches, as "
+        "ring_keras.data.shard() does."
+    )
 
 
 class JoinedBatches:

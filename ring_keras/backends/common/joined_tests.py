@@ -10,7 +10,11 @@ from typing import Any
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.backends.common.joined_batches import JoinedBatches, StandIn
+from ring_keras.backends.common.joined_batches import (
+    JoinedBatches,
+    StandIn,
+    in_joined_step,
+)
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.training.epoch_agreement import EpochAgreement
 
@@ -84,6 +88,7 @@ class JoinedTests:
         *state, _ = given
         if self._has_batch:
             assert self._function is not None
-            result = self._function(*given)
+            with in_joined_step():
+                result = self._function(*given)
             self._logs, *state = result if state else [result]
         return (self._logs, *state) if state else self._logs

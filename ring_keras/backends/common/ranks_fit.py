@@ -18,9 +18,10 @@ from ring_keras.backends.common.hook import (
     common_weights,
     hooks_of,
     local_in,
+    refuse_variables,
 )
 from ring_keras.backends.common.join import is_joined
-from ring_keras.backends.common.joined_batches import JoinedBatches
+from ring_keras.backends.common.joined_batches import JoinedBatches, in_joined_step
 from ring_keras.backends.common.joined_tests import JoinedTests
 from ring_keras.backends.common.listed_callbacks import listed, meets
 from ring_keras.backends.common.same_data import (
@@ -108,6 +109,15 @@ class RanksFit(keras.callbacks.Callback):
         # Of this rank's last step in the epoch that was on a batch of its own.
         self._logs: Any = {}
 
+    def in_step(self) -> contextlib.AbstractContextManager[None]:
+        """In it the model computes a step."""
+        return contextlib.nullcontext() if self._joined is None else in_joined_step()
+
+    @property
+    def joins(self) -> bool:
+        """Whether a rank may take a step without a batch."""
+        return self._joined is not None
+
     @classmethod
     def of(cls, model: keras.Model) -> RanksFit | None:
         """The one that is under way."""
@@ -141,6 +151,7 @@ class RanksFit(keras.callbacks.Callback):
     ) -> Iterator[None]:
         """In it `train_on_batch` of these arguments runs. Before, ranks begin alike."""
         internals.build_on_batch(model, (x, y, sample_weight))
+        cls.refuse_model(model)
         for hook in hooks_of(model):
             hook.take_first_ranks(model.trainable_weights, has_gradients=False)
         yield
@@ -170,27 +181,21 @@ class RanksFit(keras.callbacks.Callback):
         if self._trained.train_function == self._step:
             internals.set_train_function(self._trained, self._train_function)
 
-    def refuse_what_is_not_there(self) -> None:
-        """Raises for what this back end does not do yet."""
-        backend = keras_backend().name
-        if current_job().config.check_reductions:
-            raise RingKerasError(
-                "[RK660] RING_KERAS_CHECK_REDUCTIONS=1 is not there yet with Keras's "
-                f"back end {backend}. Unset it, or set KERAS_BACKEND=tensorflow."
-            )
+    @classmethod
+    def refuse_model(cls, model: keras.Model) -> None:
+        """Raises for what this back end does not do yet with a model that trains."""
+        refuse_variables(model.weights)
         if keras.distribution.distribution() is not None:
             raise RingKerasError(
                 "[RK660] keras.distribution is set, which divides a model or its data "
-                f"among the devices of {backend}. With ring_keras each rank has one: "
-                "unset it."
+                f"among the devices of {keras_backend().name}. With ring_keras each "
+                "rank has one: unset it."
             )
-        for variable in self._trained.weights:
-            if internals.overwrites_with_gradient(variable):
-                raise RingKerasError(
-                    f"[RK660] '{variable.path}' is overwritten with its gradient, as "
-                    "float8 layers have it. That is not there yet with Keras's back "
-                    f"end {backend}: set KERAS_BACKEND=tensorflow."
-                )
+
+    def refuse_what_is_not_there(self) -> None:
+        """Raises for what this back end does not do yet in `fit`."""
+        backend = keras_backend().name
+        self.refuse_model(self._trained)
         has_local = any(hook.options.local_layers for hook in hooks_of(self._trained))
         if self._has_backup and has_local:
             raise RingKerasError(

@@ -157,14 +157,13 @@ def _refuse_several_weights(model: keras.Model) -> NoReturn:
 def _total_weight_of(model: keras.Model, batch: Any) -> Any:
     """The sum of sample weights that its loss is divided by; None if it is not."""
     if internals.loss_divides_by_sample_weight(model):
-        _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
-        if weights and internals.regularizes_activity(model):
+        _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        if all(one is None for one in keras.tree.flatten(sample_weight)):
+            return None
+        weights = internals.common_sample_weights(model, y, sample_weight)
+        if weights is None or internals.regularizes_activity(model):
             _refuse_several_weights(model)
-        if len(weights) == 1 and len(internals.compiled_losses(model)) == 1:
-            return _total(weights[0])
-        if weights:
-            _refuse_several_weights(model)
+        return _total(weights)
     return None
 
 

@@ -55,9 +55,10 @@ class JaxHook(GradientHook):
                 f"{type(optimizer).__name__} the ranks' variables differ: "
                 f"'{variable_name(changing[0])}'"
                 f"{f' and {len(changing) - 1} more' if len(changing) > 1 else ''}. "
-                "JAX has given the step their values already. Before the first step "
-                "call ring_keras.broadcast_variables([*model.variables, "
-                "*optimizer.variables])."
+                "JAX has given the step their values already. Call "
+                "ring_keras.broadcast_variables([*model.variables, "
+                "*optimizer.variables]) before you take the values that the first step "
+                "gets."
             )
         self.begun_alike(variables)
 

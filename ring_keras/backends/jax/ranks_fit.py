@@ -57,15 +57,20 @@ class JaxFit(RanksFit):
             # Keras leaves an error to who reads a value.
             jax.block_until_ready([one.value for one in model.variables])
 
-    def refuse_what_is_not_there(self) -> None:
-        """Also a model whose values are gone, and other ways of Keras on JAX."""
-        super().refuse_what_is_not_there()
+    @classmethod
+    def refuse_model(cls, model: keras.Model) -> None:
+        """Also with NNX."""
+        super().refuse_model(model)
         # Older releases have no NNX.
         if getattr(keras.config, "is_nnx_enabled", bool)():
             raise RingKerasError(
                 "[RK660] Keras with NNX is not there yet with ring_keras. Unset "
                 "KERAS_NNX_ENABLED."
             )
+
+    def refuse_what_is_not_there(self) -> None:
+        """Also a model whose values are gone."""
+        super().refuse_what_is_not_there()
         _require_values(self._trained)
 
     def bring_values(self) -> None:
@@ -178,7 +183,9 @@ def _traced_for(model: keras.Model) -> Any:
     hooks = hooks_of(model)
     if not any(has_peers(hook.options.process_set) for hook in hooks):
         return None
-    return current_job(), [hook.options for hook in hooks]
+    under_way = RanksFit.of(model)
+    joins = under_way is not None and under_way.joins
+    return current_job(), [hook.options for hook in hooks], joins
 
 
 @contextlib.contextmanager
@@ -219,10 +226,12 @@ def _counting(model: keras.Model) -> Callable[..., Any]:
     def counted_step(state: Any, data: Any) -> Any:
         trained = of()
         assert trained is not None
-        if isinstance(data, StandIn):
-            return _stood_in(trained, train_step, state, data.batch)
-        with step_of(trained, data), _added_losses_seen(trained):
-            return train_step(state, data)
+        under_way = RanksFit.of(trained)
+        with contextlib.nullcontext() if under_way is None else under_way.in_step():
+            if isinstance(data, StandIn):
+                return _stood_in(trained, train_step, state, data.batch)
+            with step_of(trained, data), _added_losses_seen(trained):
+                return train_step(state, data)
 
     def step(state: Any, data: Any) -> Any:
         is_compiled = isinstance(jax.tree.leaves(state)[0], jax.core.Tracer)

@@ -71,12 +71,13 @@ class TorchFit(RanksFit):
             finally:
                 model.train_function = train_function
 
-    def refuse_what_is_not_there(self) -> None:
-        """Also a model that Keras itself has made one of all ranks."""
-        super().refuse_what_is_not_there()
-        if internals.is_in_own_ddp(self._trained):
+    @classmethod
+    def refuse_model(cls, model: keras.Model) -> None:
+        """Also one that Keras itself has made one of all ranks."""
+        super().refuse_model(model)
+        if internals.is_in_own_ddp(model):
             raise RingKerasError(
-                f"[RK162] Keras has wrapped model '{self._trained.name}' in torch's "
+                f"[RK162] Keras has wrapped model '{model.name}' in torch's "
                 "DistributedDataParallel already, before its optimizer was "
                 "distributed: gradients would be averaged twice. Call "
                 "ring_keras.DistributedOptimizer before the model's first fit(), "
@@ -109,7 +110,8 @@ class TorchFit(RanksFit):
             batch = self._later_batch(batches) if number else next(batches)
             if batch is None:
                 break
-            self._one_step(batch)
+            with self.in_step():
+                self._one_step(batch)
         return self._logs
 
     def _one_step(self, batch: Any) -> None:

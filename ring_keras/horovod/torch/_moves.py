@@ -15,6 +15,7 @@ from ring_keras.horovod.torch._arrays import require_dense
 from ring_keras.horovod.torch._handles import Pending, keep
 from ring_keras.horovod.torch._reduce import full_name, name_of_member, write_back
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.values.own_collectives import require_own_collectives
 from ring_keras.values.reduce_op import Average
 
 __all__ = [
@@ -39,6 +40,7 @@ def _begin_allgathers(
     *,
     blocks: bool = False,
 ) -> Pending:
+    require_own_collectives(f"horovod.torch.{function}")
     for tensor in tensors:
         require_dense(tensor, function)
         if tensor.dim() == 0:
@@ -162,6 +164,7 @@ def _begin_broadcast(
     in_place: bool,
     blocks: bool = False,
 ) -> Pending:
+    require_own_collectives("horovod.torch.broadcast")
     require_dense(tensor, "broadcast")
     source = tensor.detach().contiguous()
     reuses = in_place or not tensor.is_contiguous()
@@ -281,6 +284,7 @@ def _begin_alltoall(
     *,
     blocks: bool = False,
 ) -> Pending:
+    require_own_collectives("horovod.torch.alltoall")
     require_dense(tensor, "alltoall")
     counts = None
     if splits is not None:

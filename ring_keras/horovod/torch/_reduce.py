@@ -15,6 +15,7 @@ from ring_keras.horovod.torch._arrays import require_dense
 from ring_keras.horovod.torch._handles import Pending
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.values.arguments import to_reduce_op
+from ring_keras.values.own_collectives import require_own_collectives
 from ring_keras.values.reduce_op import Adasum, Average, ReduceOp, Sum
 
 __all__ = [
@@ -126,6 +127,7 @@ def begin_allreduce(
     Returns:
         Its result is the list of reduced tensors, or of `tensors` themselves.
     """
+    require_own_collectives(f"horovod.torch.{function}")
     parts = [_Reduced(tensor, reduction, function) for tensor in tensors]
     communicator = reduction.process_set.communicator_id()
     targets = [
@@ -173,6 +175,7 @@ def begin_reduce_scatter(
     blocks: bool = False,
 ) -> Pending:
     """Begins to reduce a tensor of which each rank gets a part of the rows."""
+    require_own_collectives(f"horovod.torch.{function}")
     part = _Reduced(tensor, reduction, function)
     operation = _native.start_reduce_scatter(
         array_of(part.source),

@@ -10,6 +10,7 @@ from support import training
 from support.log_texts import LogTexts
 
 import ring_keras as ring
+from ring_keras import keras_internals as internals
 
 LIMIT = 1e-6
 
@@ -210,6 +211,36 @@ def test_what_makes_ranks_count_otherwise_is_told_of(rank_pool):
 
     assert first == [["RK667"], [], [], ["layers that add losses"]]
     assert others == [[], [], [], []]
+
+
+@pytest.mark.parametrize("loss", ["circle", "Circle", "circle()", "tversky", "Dice()"])
+def test_losses_over_the_whole_batch_are_known(loss):
+    model = training.build(1)
+    is_object = loss.endswith("()")
+    model.compile(
+        "sgd", getattr(keras.losses, loss[:-2].title())() if is_object else loss
+    )
+
+    assert len(internals.batch_losses(model)) == 1
+
+
+def test_weights_of_some_outputs_are_not_those_of_all():
+    inputs = keras.Input((4,))
+    outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("a", "b")}
+    model = keras.Model(inputs, outputs)
+    try:
+        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    except ValueError:
+        pytest.skip("this Keras has no such reduction")
+    targets = {"a": np.ones((2, 1)), "b": np.ones((2, 1))}
+    weights = np.ones(2)
+    of_a = {"a": weights, "b": None}
+
+    model.compile("sgd", loss)
+    assert internals.common_sample_weights(model, targets, of_a) is None
+    assert internals.common_sample_weights(model, targets, weights) is weights
+    model.compile("sgd", {"a": loss, "b": None})
+    assert internals.common_sample_weights(model, targets, of_a) is weights
 
 
 def test_a_loss_over_the_whole_batch_is_told_of(rank_pool):
