@@ -22,7 +22,7 @@ class MessageExchange {
       : communicator_(communicator), key_(key) {}
   // Nothing may touch the operations of an exchange that failed; they go.
   ~MessageExchange() {
-    while (!done() && !HasLetGo()) {
+    while (Left() > 0 && !HasLetGo()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -55,21 +55,25 @@ class MessageExchange {
     communicator_.pair(from).Receive(key_, tag, &receives_.back());
   }
 
-  // Awaitable: everything so far has been sent and received, or the
-  // communicator is broken, and no stream needs memory of this exchange's.
-  auto Done() {
-    return communicator_.UntilAlways([this] {
-      return done() || (!communicator_.status().ok() && HasLetGo());
+  // Awaitable: everything so far but the last `count` has been sent, or
+  // received, by an exchange that does one of these; or the communicator is
+  // broken, and no stream needs memory of this exchange's.
+  auto AtMost(size_t count) {
+    return communicator_.UntilAlways([this, count] {
+      return Left() <= count || (!communicator_.status().ok() && HasLetGo());
     });
   }
+  // The same of everything so far, of any exchange.
+  auto Done() { return AtMost(0); }
 
  private:
-  bool done() {
+  // How many are under way behind the first ones that have ended.
+  size_t Left() {
     while (!sends_.empty() && sends_.front().done()) sends_.pop_front();
     while (!receives_.empty() && receives_.front().done()) {
       receives_.pop_front();
     }
-    return sends_.empty() && receives_.empty();
+    return sends_.size() + receives_.size();
   }
 
   // Ends what is under way; whether its memory is the caller's again.
