@@ -11,7 +11,7 @@ What each rank trains for itself (`local_layers`) every rank updates for itself.
 import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -31,6 +31,9 @@ __all__ = ["ShardedState"]
 
 # At a time, or of one variable: some buckets of gradients.
 _SENT_BYTES: Final = 64 << 20
+
+# A dtype, a bucket, and which of the parts of that.
+_Group: TypeAlias = tuple[str, int, int]
 
 
 class ShardedState:
@@ -194,11 +197,11 @@ class ShardedState:
         own = {internals.variable_key(one.whole): one.variable for one in slices}
         found: dict[Hashable, dict[Piece, tf.Tensor]] = {}
         with one_step(is_of_training=False):
-            for (dtype, number), group in sorted(self._groups(variables).items()):
+            for key, group in sorted(self._groups(variables).items()):
                 values = grouped_broadcast(
                     [_sent(*one, own) for one in group],
                     [piece.owner for _, _, piece in group],
-                    name=f"optimizer/{what}/{dtype}/{number}",
+                    name="/".join(map(str, ("optimizer", what, *key))),
                     process_set=self._process_set,
                 )
                 for (variable, shard, piece), value in zip(group, values, strict=True):
@@ -211,21 +214,25 @@ class ShardedState:
 
     def _groups(
         self, variables: Sequence[Any]
-    ) -> dict[tuple[str, int], list[tuple[tf.Variable, Shard, Piece]]]:
-        """The pieces that are sent at once, by dtype and number.
+    ) -> dict[_Group, list[tuple[tf.Variable, Shard, Piece]]]:
+        """The pieces that are sent at once.
 
         Of some variables at a time, as what comes is there twice until it is assigned.
+        Between hosts a bucket is: the one whose gradients come first is updated first,
+        and travels while others are; and its pieces are put together while the next one
+        travels.
         """
-        groups: dict[tuple[str, int], list[tuple[tf.Variable, Shard, Piece]]] = {}
-        nbytes: dict[str, int] = {}
+        groups: dict[_Group, list[tuple[tf.Variable, Shard, Piece]]] = {}
+        nbytes: dict[tuple[str, int], int] = {}
         for variable in map(internals.tensorflow_variable, variables):
             shard = self.division.shard(variable)
             if shard is None:
                 continue
             dtype = variable.dtype.base_dtype
-            before = nbytes.get(dtype.name, 0)
-            nbytes[dtype.name] = before + math.prod(shard.shape) * dtype.size
-            group = groups.setdefault((dtype.name, before // _SENT_BYTES), [])
+            bucket = (dtype.name, self.division.bucket(variable))
+            before = nbytes.get(bucket, 0)
+            nbytes[bucket] = before + math.prod(shard.shape) * dtype.size
+            group = groups.setdefault((*bucket, before // _SENT_BYTES), [])
             group += [(variable, shard, piece) for piece in shard.pieces]
         return groups
 

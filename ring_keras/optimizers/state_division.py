@@ -99,6 +99,8 @@ class StateDivision:
         # By variable, of those that it is built with: who has its state. None: each
         # rank has.
         self._shards: dict[Hashable, Shard | None] = {}
+        # Of those that are divided: in which bucket.
+        self._buckets: dict[Hashable, int] = {}
         # Decided once: a momentum that changes later does not change on ranks to come.
         self._pieces_of = cut_evenly if can_cut(optimizer) else whole_pieces
         # What Adafactor is about to add.
@@ -126,15 +128,17 @@ class StateDivision:
         common = [v for v in variables if not self._is_local(v)]
         members = self.members()
         self._shards = dict.fromkeys(map(internals.variable_key, variables))
+        self._buckets = {}
         nbytes = self._place.bucket_nbytes
         # On one host a piece costs more than a whole variable.
         groups = [common] if nbytes is None else in_buckets(common, nbytes)
-        for group in groups:
+        for number, group in enumerate(groups):
             for variable, pieces in zip(
                 group, self._pieces_of(group, members), strict=True
             ):
                 key = internals.variable_key(variable)
                 self._shards[key] = Shard(tuple(variable.shape), pieces)
+                self._buckets[key] = number
         self._means = internals.expected_means(self._optimizer, variables)
         internals.replace(self._optimizer, internals.ADD_FROM_REFERENCE, self._add)
         internals.replace(self._optimizer, internals.ADD_VARIABLE, self._add_mean)
@@ -256,6 +260,10 @@ class StateDivision:
     def shard(self, variable: Any) -> Shard | None:
         """Who updates what of a variable of the model; None: each rank all of it."""
         return self._shards[internals.variable_key(variable)]
+
+    def bucket(self, variable: Any) -> int:
+        """In which a divided one is; 0 has those whose gradients come first."""
+        return self._buckets[internals.variable_key(variable)]
 
     def updates(self, variable: Any) -> bool:
         """Whether this rank does that, to all of it."""
