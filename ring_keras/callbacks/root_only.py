@@ -27,9 +27,10 @@ class RootOnly(keras.callbacks.Callback):
     write, because several ranks that write the same file damage it. When `fit` returns,
     on any rank, the files are complete. If the callback raises, for example on a full
     disk, `fit` raises on all ranks. `fit` with `Distributed` wraps Keras's own
-    `ModelCheckpoint`, `CSVLogger`, `TensorBoard` and `BackupAndRestore` by itself. Do
-    not wrap callbacks that decide, such as `EarlyStopping`: they belong on every rank,
-    where `MetricAverage` makes them decide alike.
+    `ModelCheckpoint`, `OrbaxCheckpoint`, `CSVLogger`, `TensorBoard` and
+    `BackupAndRestore` by itself. Do not wrap callbacks that decide, such as
+    `EarlyStopping`: they belong on every rank, where `MetricAverage` makes them decide
+    alike.
 
     `RootOnly()` without a callback is a context manager that every rank of the job
     enters. It ends when the root has left it, so the root's files are then complete on

@@ -29,7 +29,10 @@ __all__ = [
 
 # By name, since some are in rooms that know this one. They save on one rank.
 _BACKUPS = {"keras.BackupAndRestore", "ring_keras.Preemption"}
-_REFUSED = {"keras.BackupAndRestore", "ring_keras.ReportCheckpoint"}
+_REFUSED = {
+    *("keras.BackupAndRestore", "keras.OrbaxCheckpoint"),
+    "ring_keras.ReportCheckpoint",
+}
 # In which all ranks meet.
 _OF_ALL = {"keras.ModelCheckpoint", "keras.SwapEMAWeights"}
 

@@ -28,13 +28,13 @@ from .iterators import OWNED_ITERATOR as OWNED_ITERATOR
 from .losses import NO_WEIGHT as NO_WEIGHT
 from .losses import adds_losses as adds_losses
 from .losses import batch_losses as batch_losses
-from .losses import common_sample_weights as common_sample_weights
 from .losses import compiled_losses as compiled_losses
 from .losses import divides_by_lengths as divides_by_lengths
 from .losses import has_other_losses as has_other_losses
 from .losses import has_own_losses as has_own_losses
 from .losses import is_not_reduced as is_not_reduced
 from .losses import loss_divides_by_sample_weight as loss_divides_by_sample_weight
+from .losses import loss_divisors as loss_divisors
 from .losses import regularizes_activity as regularizes_activity
 from .losses import summed_losses as summed_losses
 from .models import batch_normalizations as batch_normalizations

@@ -9,13 +9,13 @@ __all__ = [
     "NO_WEIGHT",
     "adds_losses",
     "batch_losses",
-    "common_sample_weights",
     "compiled_losses",
     "divides_by_lengths",
     "has_other_losses",
     "has_own_losses",
     "is_not_reduced",
     "loss_divides_by_sample_weight",
+    "loss_divisors",
     "regularizes_activity",
     "summed_losses",
 ]
@@ -128,28 +128,31 @@ sum: nothing beside any other. Where no rank has others, each counts by its exam
 that regularizers have the gradient that they have in one process."""
 
 
-def common_sample_weights(
-    model: keras.Model, targets: Any, sample_weight: Any
-) -> Any | None:
-    """Those by whose sum all that is compiled is divided; None if there are several.
-
-    Keras uses one loss for all outputs, some of which may have no sample weights.
+def loss_divisors(model: keras.Model, targets: Any, sample_weight: Any) -> list[Any]:
+    """What the outputs' losses are divided by the sum of.
 
     Args:
         model: With a loss that is divided by the sum of the sample weights.
         targets: Of a batch.
         sample_weight: Of the same batch.
+
+    Returns:
+        Different sample weights; None for examples. Ranks can count by one of these.
     """
-    weights = [one for one in keras.tree.flatten(sample_weight) if one is not None]
-    if len(weights) != 1 or len(compiled_losses(model)) != 1:
-        return None
-    is_of_one = (
-        weights[0] is sample_weight  # Of all outputs alike.
-        or isinstance(model.loss, (dict, list, tuple))  # The others have no loss.
-        or has_own_losses(model)
-        or len(keras.tree.flatten(targets)) == 1
-    )
-    return weights[0] if is_of_one else None
+    weights = keras.tree.flatten(sample_weight)
+    if has_own_losses(model):
+        return _distinct([one for one in weights if one is not None] or [None])
+    losses = model.loss
+    if isinstance(losses, dict) and isinstance(sample_weight, dict):
+        weights = [sample_weight.get(name) for name in losses if losses[name]]
+    elif len(weights) == len(keras.tree.flatten(losses)):
+        pairs = zip(keras.tree.flatten(losses), weights, strict=True)
+        weights = [weight for loss, weight in pairs if loss]
+    return _distinct(keras.tree.flatten(weights))
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    return list({id(value): value for value in values}.values())
 
 
 def loss_divides_by_sample_weight(model: keras.Model) -> bool:

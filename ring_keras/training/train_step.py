@@ -298,11 +298,16 @@ class DistributedTrainStep:
             return uneven_batches.example_count(data)
         if _sample_weights(data):
             _, y, sample_weight = data
-            weights = internals.common_sample_weights(self._model, y, sample_weight)
-            if weights is not None:
-                return _total(weights)
+            divisors = internals.loss_divisors(self._model, y, sample_weight)
+            losses = internals.compiled_losses(self._model)
+            if divisors == [None]:
+                return uneven_batches.example_count(data)
+            if len(divisors) == len(losses) == 1:
+                return _total(divisors[0])
             warn_of_other_weights(
-                self._model, "several losses or sample weights", "number of examples"
+                self._model,
+                "several losses or sample weights, or outputs without any",
+                "number of examples",
             )
         return uneven_batches.example_count(data)
 

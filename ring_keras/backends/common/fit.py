@@ -199,6 +199,8 @@ def _warn_of_lone_training(model: keras.Model) -> None:
     seen = _seen.of(job)
     if job.rank != 0 or job.size == 1 or not any(seen.values()):
         return
+    if not seen.get(_DIVIDED_DATA) and internals.has_own_losses(model):
+        return  # Its train_step may average.
     if seen.get(_DIVIDED_DATA):
         logging.warning(
             "ring_keras: [RK651] the optimizer of model '%s' is not distributed, so "
@@ -208,10 +210,10 @@ def _warn_of_lone_training(model: keras.Model) -> None:
         )
     else:
         logging.warning(
-            "ring_keras: [RK651] the optimizer of model '%s' is not distributed, so "
-            "each rank trains a model of its own, though another model's is: copies of "
-            "one, and those from files, are not. Compile it with "
-            "ring_keras.DistributedOptimizer(optimizer).",
+            "ring_keras: [RK651] the optimizer of model '%s' is not distributed, "
+            "though another model's is: copies of one, and those from files, are not. "
+            "If several ranks train it, each trains a model of its own. Compile it "
+            "with ring_keras.DistributedOptimizer(optimizer).",
             model.name,
         )
     # Said once; of data that are divided later, once more.

@@ -43,6 +43,7 @@ class JoinedTests:
         self._batches = JoinedBatches(self._agreement)
         self._function: Callable[..., Any] | None = None
         self._has_batch = False
+        self._is_made = False
         self._logs: Any = {}
 
     def begin(self, epoch_iterator: Any) -> None:
@@ -50,6 +51,9 @@ class JoinedTests:
         self._agreement.begin_epoch()
         self._logs = {}
         internals.ask_to_the_last(epoch_iterator, self._next_batches)
+        if not self._is_made:  # What is traced already would not be looked at.
+            self._model.make_test_function(force=True)
+            self._is_made = True
         self._take_function()
 
     def end(self) -> None:

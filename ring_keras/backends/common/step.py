@@ -147,8 +147,9 @@ def _refuse_several_weights(model: keras.Model) -> NoReturn:
         RingKerasError: Always.
     """
     raise RingKerasError(
-        f"[RK603] Model '{model.name}' has several losses or sample weights, or an "
-        "activity regularizer, and a loss with reduction='mean_with_sample_weight'. "
+        f"[RK603] Model '{model.name}' has several losses or sample weights, outputs "
+        "without sample weights, or an activity regularizer, and a loss with "
+        "reduction='mean_with_sample_weight'. "
         f"With Keras's back end {keras_backend().name} ranks cannot be weighted by "
         "more than one sum: use the default reduction."
     )
@@ -158,12 +159,13 @@ def _total_weight_of(model: keras.Model, batch: Any) -> Any:
     """The sum of sample weights that its loss is divided by; None if it is not."""
     if internals.loss_divides_by_sample_weight(model):
         _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        if all(one is None for one in keras.tree.flatten(sample_weight)):
+        divisors = internals.loss_divisors(model, y, sample_weight)
+        if divisors == [None]:
             return None
-        weights = internals.common_sample_weights(model, y, sample_weight)
-        if weights is None or internals.regularizes_activity(model):
+        several = len(divisors) > 1 or len(internals.compiled_losses(model)) > 1
+        if several or internals.regularizes_activity(model):
             _refuse_several_weights(model)
-        return _total(weights)
+        return _total(divisors[0])
     return None
 
 

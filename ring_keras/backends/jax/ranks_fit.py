@@ -156,7 +156,12 @@ def make_train_functions_anew(cls: type[keras.Model]) -> None:
         if under_way is not None and made == under_way._step and not force:
             return  # Keras's are in it.
         made_for = _traced_for(model)
-        if made is not None and _made_for.get(made) != made_for:
+        joins = under_way is not None and under_way.joins
+        # What was traced for joined data is right for others, too.
+        fitting = [(made_for, True)] if joins else [(made_for, True), (made_for, False)]
+        if made is not None and made_for is not None:
+            force = force or _made_for.get(made) not in fitting
+        elif made is not None and made in _made_for:
             force = True
         if made_for is None or (made is not None and not force):
             method(model, force)
@@ -171,7 +176,7 @@ def make_train_functions_anew(cls: type[keras.Model]) -> None:
             internals.restore(model, "train_step")
             if own is not None:
                 internals.replace(model, "train_step", own)
-        _made_for[model.train_function] = made_for
+        _made_for[model.train_function] = made_for, joins
 
     cls.make_train_function = make_train_function
 
@@ -183,9 +188,7 @@ def _traced_for(model: keras.Model) -> Any:
     hooks = hooks_of(model)
     if not any(has_peers(hook.options.process_set) for hook in hooks):
         return None
-    under_way = RanksFit.of(model)
-    joins = under_way is not None and under_way.joins
-    return current_job(), [hook.options for hook in hooks], joins
+    return current_job(), [hook.options for hook in hooks]
 
 
 @contextlib.contextmanager

@@ -236,11 +236,18 @@ def test_weights_of_some_outputs_are_not_those_of_all():
     weights = np.ones(2)
     of_a = {"a": weights, "b": None}
 
+    def divisors(sample_weight):
+        return internals.loss_divisors(model, targets, sample_weight)
+
     model.compile("sgd", loss)
-    assert internals.common_sample_weights(model, targets, of_a) is None
-    assert internals.common_sample_weights(model, targets, weights) is weights
-    model.compile("sgd", {"a": loss, "b": None})
-    assert internals.common_sample_weights(model, targets, of_a) is weights
+    assert len(divisors(of_a)) == 2
+    assert divisors(weights)[0] is weights
+    assert divisors(None) == [None]
+    for losses in ({"a": loss, "b": None}, {"a": loss}):
+        model.compile("sgd", losses)
+        assert divisors(of_a)[0] is weights
+        assert len(divisors(of_a)) == 1
+        assert divisors({"a": None, "b": weights}) == [None]
 
 
 def test_a_loss_over_the_whole_batch_is_told_of(rank_pool):

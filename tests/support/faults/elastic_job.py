@@ -81,7 +81,7 @@ def require_going_on_elsewhere(case: Case, hosts: SshHosts, directory: Path) -> 
         said = ringrun.finish(process).stderr.decode(errors="replace")[-8000:]
     finally:
         hosts.clean()
-        ringrun.close()
+        ringrun.close()  # Prints what it has said.
     if case.fault != INHERITED and (case.fault, case.victim) != (CUT_OFF, 0):
         assert process.returncode == 0, said
     _require_ends(case, directory, said)
