@@ -11,7 +11,12 @@ import keras
 import numpy as np
 import pytest
 from support import run_ranks, training
-from support.sharded_models import require_own_part, state_bytes, values
+from support.sharded_models import (
+    needs_several,
+    require_own_part,
+    state_bytes,
+    values,
+)
 from support.sharded_pieces import MAKERS, WORDS, own_data, shards
 
 import ring_keras as ring
@@ -143,6 +148,52 @@ def test_one_host_goes_on_from_the_file_of_several(rank_pool, tmp_path: Path):
     assert all(its == saved[0] for its in [*saved, *loaded])
     plain = keras.models.load_model(f"{tmp_path}/whole.keras")
     assert values(plain.optimizer) == saved[0]
+
+
+def several_worker(jit: bool) -> list[bytes]:
+    """Two optimizers with averages, two types of weights, and a bucket for each."""
+    ring.init()
+    averages = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
+
+    def trained(shard_state: bool) -> list[np.ndarray]:
+        keras.utils.set_random_seed(1)
+        types = ("float32", "float32", "float64", "float64")
+        layers = [
+            keras.layers.Dense(16, activation="tanh", name=f"layer_{n}", dtype=dtype)
+            for n, dtype in enumerate(types)
+        ]
+        model = keras.Sequential([keras.Input((16,)), *layers])
+        by_name = keras.optimizers.OptimizerMap(
+            keras.optimizers.SGD(0.01, momentum=0.9, **averages),
+            {".*layer_[13].*": keras.optimizers.AdamW(0.01, **averages)},
+        )
+        optimizer = ring.DistributedOptimizer(
+            keras.optimizers.MultiOptimizer(by_name),
+            shard_state=shard_state,
+            bucket_size_bytes=600,
+        )
+        model.compile(optimizer, "mse", jit_compile=jit)
+        x = np.random.default_rng(ring.rank()).normal(size=(20, 16))
+        model.fit(x, x[:, ::-1], batch_size=4, shuffle=False, verbose=0)
+        weights: list[np.ndarray] = model.get_weights()
+        return weights
+
+    whole, divided = trained(False), trained(True)
+    for one, other in zip(divided, whole, strict=True):
+        if jit:
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(one, other)
+    return [training.as_bytes(divided)]
+
+
+@needs_several
+@pytest.mark.slow
+@pytest.mark.parametrize("jit", [False, True])
+def test_several_optimizers_send_several_buckets(jit: bool) -> None:
+    found = run_ranks(several_worker, 2, env=hosts(0, 1), args=(jit,), timeout_s=240)
+
+    assert found[0] == found[1]
 
 
 def balance_worker() -> list[float]:
