@@ -6,9 +6,9 @@ import datetime
 import sys
 import time
 
-import numpy as np
 import pytest
 from support.torch_ranks import begin, ranks
+from support.torch_values import SHAPES, same, values
 
 torch = pytest.importorskip("torch", reason="`make test-engines`")
 dist = pytest.importorskip("torch.distributed", reason="`make test-engines`")
@@ -20,25 +20,6 @@ COMPUTED = [
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
 ]
 MOVED = [*COMPUTED, torch.bool, torch.complex64, torch.uint32, torch.float8_e4m3fn]
-# Of no elements, of one, of an odd number, and more than fit into a slot.
-SHAPES = [(0,), (), (7, 3), (300_001,)]
-
-
-def values(shape, dtype, rank):
-    """Small whole numbers, so that every order of additions gives the same."""
-    count = int(np.prod(shape))
-    numbers = (torch.arange(count) * (rank + 2) + rank) % 5
-    if dtype == torch.bool:
-        return (numbers > 2).reshape(shape)
-    if dtype.is_complex:
-        return torch.complex(numbers.float(), -numbers.float()).reshape(shape)
-    return numbers.to(torch.float32).to(dtype).reshape(shape)
-
-
-def same(got, expected):
-    assert got.dtype == expected.dtype and got.shape == expected.shape
-    pair = [one.contiguous().flatten().view(torch.uint8) for one in (got, expected)]
-    assert torch.equal(*pair), (got, expected)
 
 
 def reductions_worker():
