@@ -1,4 +1,4 @@
-"""The engine under torch.distributed: its back end `ring`, for tensors in host memory.
+"""The engine under torch.distributed: its back end `ring`, on CPUs and NVIDIA GPUs.
 
 Examples:
     >>> import ring_keras.torch

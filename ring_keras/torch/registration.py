@@ -24,7 +24,7 @@ _NAME = "ring"
 def register() -> None:
     """Once for each process: torch refuses a second time."""
     torch.distributed.Backend.register_backend(
-        _NAME, new_backend, extended_api=True, devices=["cpu"]
+        _NAME, new_backend, extended_api=True, devices=["cpu", "cuda"]
     )
     register_rendezvous_handler(_NAME, _rendezvous)
 

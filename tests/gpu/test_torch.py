@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from typing import Any
 
 import pytest
-from support import RankPool, run_ranks
+from support import RankPool, run_ranks, torch_gpu_cases
 from support.engine_only import join, rank_and_size
 from support.real_gpu import has_gpu, real_gpu_environment
+from support.torch_gpu import begin_on_gpu
+from support.torch_values import same
 
 from ring_keras import _native
 
@@ -199,3 +202,87 @@ def test_a_killed_rank_is_named(size: int) -> None:
         assert survivor.message.startswith("PeerLostError: "), survivor.describe()
         assert "rank 1 (host " in survivor.message, survivor.describe()
         assert not survivor.timed_out, survivor.describe()
+
+
+def back_end_between_kernels() -> None:
+    """torch.distributed: no host waits for a device, and streams for what they must."""
+    import torch
+    import torch.distributed as dist
+
+    rank, size, device = begin_on_gpu()
+    total = size * (size + 1) / 2
+    grid = torch.zeros(400, 600, device=device)
+    for _ in range(20):
+        scratch = torch.full((1000, 100), 7.0, device=device)
+        tensor = torch.zeros(1_000_001, device=device)
+        torch.cuda._sleep(20_000_000)  # Some milliseconds of the device's.
+        tensor += rank + 1
+        dist.all_reduce(tensor)
+        tensor *= 2
+        # The memory of what is freed goes to the next tensor of that size.
+        del scratch
+        outputs = [torch.empty(1000, 50, device=device).T for _ in range(size)]
+        mine = torch.full((50, 1000), float(rank), device=device)
+        dist.all_gather(outputs, mine, async_op=True).wait()
+        dist.all_gather([torch.empty_like(one) for one in outputs], mine, async_op=True)
+        del mine
+        column = grid.T[1::2]
+        column.fill_(rank + 1)
+        future = dist.all_reduce(column, async_op=True).get_future()
+        after = future.then(lambda done: done.value()[0] + 1)
+        same(after.wait(), torch.full((300, 400), total + 1))
+        same(tensor, torch.full((1_000_001,), 2 * total))
+        for other, output in enumerate(outputs):
+            same(output, torch.full((50, 1000), float(other)))
+    dist.destroy_process_group()
+
+
+def back_end_trains_and_refuses_graphs() -> None:
+    """Gradients of DistributedDataParallel are the mean of the ranks'."""
+    import torch
+    import torch.distributed as dist
+
+    rank, size, device = begin_on_gpu()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(300, 200).to(device)
+    batches = torch.randint(-3, 4, (size, 16, 300)).float().to(device)
+    alone = torch.autograd.grad(model(batches.reshape(-1, 300)).mean(), model.weight)
+    parallel = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
+    for _ in range(3):
+        model.zero_grad()
+        parallel(batches[rank]).mean().backward()
+        torch.testing.assert_close(model.weight.grad, alone[0])
+    tensor = torch.ones(3, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(Exception, match="RK671"), torch.cuda.graph(graph):
+        dist.all_reduce(tensor)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    "worker",
+    [
+        torch_gpu_cases.check_reductions,
+        torch_gpu_cases.check_moves,
+        torch_gpu_cases.check_refusals,
+        back_end_between_kernels,
+        back_end_trains_and_refuses_graphs,
+    ],
+    ids=lambda worker: worker.__name__,
+)
+def test_back_end_of_torch_distributed(worker: Any, size: int) -> None:
+    """By the back end ring, on tensors of a GPU that the ranks share."""
+    if size == 1 and worker in (
+        torch_gpu_cases.check_moves,
+        torch_gpu_cases.check_refusals,
+    ):
+        pytest.skip("needs another rank")
+    torch = pytest.importorskip("torch")
+    if not (has_gpu() and torch.cuda.is_available()):
+        pytest.skip("needs an NVIDIA GPU, and torch or nvidia-smi finds none")
+    minor = "_".join(torch.__version__.split(".")[:2])
+    if importlib.util.find_spec(f"ring_keras._torch_{minor}") is None:
+        pytest.skip(f"needs ring_keras built for torch {torch.__version__}")
+    env = [each | {"KERAS_BACKEND": "torch"} for each in real_gpu_environment(size)]
+    run_ranks(worker, size, env=env, timeout_s=120)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import functools
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 
@@ -19,25 +22,69 @@ def stand_in_directory() -> Path:
     Compiles what changed, in the build folder of `setup.py build_ext`, with that
     folder's compiler and options.
     """
+    build = _cmake_build()
+    with _lock(build.BUILD_DIR):
+        build.configure(cpp_tests=True)
+        _build(build.BUILD_DIR, "stand_in")
+    return build.BUILD_DIR / "stand_in"
+
+
+@functools.cache
+def torch_stand_in_directory() -> Path:
+    """The same, with `ring_keras_stand_in_torch.so` beside them.
+
+    That is torch's device "cuda" on the stand-in, for this Python's torch, which has
+    none. In a build folder of its own: the other one's options stay as they are.
+    """
+    build = _cmake_build()
+    directory: Path = build.BUILD_DIR.with_name(f"{build.BUILD_DIR.name}-torch")
+    with _lock(directory):
+        build.run_cmake(
+            *("-S", str(ROOT_DIR), "-B", str(directory), "-G", "Ninja"),
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DCMAKE_MAKE_PROGRAM={build.find_tool('ninja', 'BIN_DIR')}",
+            *("-DRING_KERAS_BUILD_TORCH=ON", "-DRING_KERAS_BUILD_TESTS=ON"),
+            "-DRING_KERAS_BUILD_KERNELS=OFF",
+        )
+        _build(directory, "stand_in_torch")
+    return directory / "stand_in"
+
+
+def _cmake_build() -> ModuleType:
     sys.path.insert(0, str(ROOT_DIR))
     from build_support import cmake_build
 
-    with (cmake_build.BUILD_DIR / ".stand_in_lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Test runs may be several.
-        cmake_build.configure(cpp_tests=True)
-        cmake_build.run_cmake(
-            *("--build", str(cmake_build.BUILD_DIR), "--target", "stand_in"),
-            *("--parallel", str(cmake_build.job_count())),
-        )
-    return cmake_build.BUILD_DIR / "stand_in"
+    return cmake_build
 
 
-def stand_in_environment(**variables: str) -> dict[str, str]:
+@contextlib.contextmanager
+def _lock(directory: Path) -> Iterator[None]:
+    """For test runs, of which there may be several."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".stand_in_lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(directory: Path, target: str) -> None:
+    build = _cmake_build()
+    build.run_cmake(
+        *("--build", str(directory), "--target", target),
+        *("--parallel", str(build.job_count())),
+    )
+
+
+def stand_in_environment(
+    directory: Path | None = None, **variables: str
+) -> dict[str, str]:
     """What a rank needs to take the stand-in for its GPUs; some time passes there
-    before each piece of work, and it has room for one of NCCL's kernels."""
+    before each piece of work, and it has room for one of NCCL's kernels.
+
+    `directory`: where its libraries are; None is `stand_in_directory()`.
+    """
     return {
         "CUDA_VISIBLE_DEVICES": "0,1,2,3",
-        "RING_KERAS_CUDA_LIBRARY_PATH": str(stand_in_directory()),
+        "RING_KERAS_CUDA_LIBRARY_PATH": str(directory or stand_in_directory()),
         "STAND_IN_JITTER_US": "300",
         "STAND_IN_NCCL_KERNELS": "1",
         "TESTS_WITHOUT_TENSORFLOW": "1",

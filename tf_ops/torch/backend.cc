@@ -1,17 +1,20 @@
 #include "tf_ops/torch/backend.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "tf_ops/common/collective_kind.h"
 #include "tf_ops/runtime/runtime.h"
 #include "tf_ops/torch/call.h"
 #include "tf_ops/torch/reductions.h"
+#include "tf_ops/torch/streams.h"
 
 namespace ring_keras::torch_backend {
 namespace {
@@ -26,22 +29,39 @@ constexpr char kReduceScatter[] = "torch/reduce_scatter";
 constexpr char kAlltoall[] = "torch/alltoall";
 constexpr char kBarrier[] = "torch/barrier";
 
+// Between two looks at whether devices have ended what they have.
+constexpr std::chrono::milliseconds kShutdownInterval{1};
+
 void CheckRoot(int64_t root, int size) {
   TORCH_CHECK_VALUE(root >= 0 && root < size,
                     "expected a rank of the group, from 0 to ", size - 1,
                     ", got ", root);
 }
 
-// The memory of `output`. If other ranks have sent something else it comes
-// elsewhere, so that only this rank's call fails.
+// The memory of `output`, which the call keeps. If other ranks have sent
+// something else it comes elsewhere, so that only this rank's call fails.
 OutputAllocator Into(const at::Tensor& output, DataType dtype) {
-  return [output, dtype, spare = std::make_shared<at::Tensor>()](
-             const Shape& shape) -> StatusOr<void*> {
-    const size_t nbytes = ElementCount(shape) * SizeOf(dtype);
-    if (nbytes == output.nbytes()) return output.mutable_data_ptr();
-    *spare = at::empty({static_cast<int64_t>(nbytes)}, at::kByte);
-    return spare->mutable_data_ptr();
-  };
+  return
+      [memory = output.mutable_data_ptr(), size = output.nbytes(),
+       device = output.device(), dtype,
+       stream = output.is_cuda()
+                    ? std::optional<c10::Stream>(CurrentStream(output.device()))
+                    : std::nullopt,
+       spare = std::make_shared<at::Tensor>()](
+          const Shape& shape) -> StatusOr<void*> {
+        const size_t nbytes = ElementCount(shape) * SizeOf(dtype);
+        if (nbytes == size) return memory;
+        try {
+          // The engine takes account of what the caller's stream does with it.
+          const c10::OptionalStreamGuard guard(stream);
+          *spare = at::empty({static_cast<int64_t>(nbytes)},
+                             at::TensorOptions(device).dtype(at::kByte));
+        } catch (const c10::Error& problem) {
+          return Status(StatusCode::kResourceExhausted,
+                        problem.what_without_backtrace());
+        }
+        return spare->mutable_data_ptr();
+      };
 }
 
 }  // namespace
@@ -58,15 +78,33 @@ RingBackend::RingBackend(int rank, std::vector<int> ranks, int communicator_id,
       timeout_(timeout),
       engine_timeout_(engine_timeout) {}
 
+std::vector<RingBackend::Meeting> RingBackend::Meetings() {
+  std::vector<Meeting> meetings{everyone_};
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [place, meeting] : made_) meetings.push_back(meeting);
+  return meetings;
+}
+
+// The streams have been told to go on after what a device has: should that be
+// interrupted, or the process end, this rank or another would go on with half a
+// result.
 void RingBackend::shutdown() {
-  const auto end = [](const Meeting& meeting) {
-    if (*meeting.pending > 0) {
+  const auto until = std::chrono::steady_clock::now() + timeout_;
+  for (const Meeting& meeting : Meetings()) {
+    while (meeting.under_way->on_device > 0 &&
+           std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(kShutdownInterval);
+    }
+  }
+  abort();
+}
+
+void RingBackend::abort() {
+  for (const Meeting& meeting : Meetings()) {
+    if (meeting.under_way->requests > 0) {
       Runtime::Get().Interrupt(meeting.communicator_id);
     }
-  };
-  end(everyone_);
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [place, meeting] : made_) end(meeting);
+  }
 }
 
 void TellOthers(CollectiveKind kind, const std::string& name,
@@ -158,6 +196,7 @@ RingBackend::WorkPtr RingBackend::AllreduceByBits(const Tensors& tensors,
       tensors[0].scalar_type());
   Tensors gathered;
   for (const at::Tensor& tensor : tensors) {
+    call.Keep(tensor);
     gathered.push_back(
         at::empty({getSize(), tensor.numel()}, tensor.options()));
     AddAllgather(call, gathered.back(), tensor);
@@ -222,6 +261,7 @@ void RingBackend::AddAllgather(Call& call, const at::Tensor& output,
   const at::Tensor flat = input.contiguous();
   const at::Tensor target = call.InPlace(output);
   call.Keep(flat);
+  call.Keep(target);
   Request& request = call.Add(CollectiveKind::kAllgather, kAllgather, input);
   request.dtype = moved.dtype;
   request.even_rows = true;
@@ -268,10 +308,7 @@ RingBackend::WorkPtr RingBackend::AllgatherEach(
     Tensors all;
     for (size_t i = 0; i < inputs.size(); ++i) {
       CheckTensors(outputs[i]);
-      TORCH_CHECK_TYPE(outputs[i][0].scalar_type() == inputs[i].scalar_type(),
-                       "expected outputs of the input's type ",
-                       inputs[i].scalar_type(), ", got ",
-                       outputs[i][0].scalar_type());
+      CheckTensors({inputs[i], outputs[i][0]});
       TORCH_CHECK_VALUE(static_cast<int>(outputs[i].size()) == getSize(),
                         "expected ", getSize(),
                         " outputs, one for each rank, got ", outputs[i].size());
@@ -340,6 +377,7 @@ void RingBackend::AddReduceScatter(Call& call, const at::Tensor& output,
   const at::Tensor flat = AsReal(input.contiguous());
   const at::Tensor target = AsReal(call.InPlace(output));
   call.Keep(flat);
+  call.Keep(target);
   Request& request =
       call.Add(CollectiveKind::kReduceScatter, kReduceScatter, input);
   request.dtype = ReducedAs(input);
@@ -409,6 +447,7 @@ void RingBackend::AddAlltoall(Call& call, const at::Tensor& output,
                               std::function<void()> then) {
   const Moved moved = MovedAs(input);
   call.Keep(input);
+  call.Keep(output);
   Request& request = call.Add(CollectiveKind::kAlltoall, kAlltoall, input);
   const auto received = std::make_shared<std::vector<int64_t>>();
   request.received_splits = received.get();

@@ -45,9 +45,10 @@ class RingBackend : public c10d::Backend {
   }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return calls_; }
-  // What this rank has begun, and nobody has waited for, fails.
+  // Waits until devices have ended what they have been given. What this rank
+  // has begun besides, and nobody has waited for, fails.
   void shutdown() override;
-  void abort() override { shutdown(); }
+  void abort() override;
 
   WorkPtr broadcast(Tensors& tensors,
                     const c10d::BroadcastOptions& options) override;
@@ -103,17 +104,22 @@ class RingBackend : public c10d::Backend {
   // One call, until it is handed to the engine.
   class Call;
 
+  // How many requests are: those that a device has been given, and the others.
+  struct UnderWay {
+    std::atomic<int> requests{0};
+    std::atomic<int> on_device{0};
+  };
+
   // Where ranks meet: all of the group, or this one and another.
   struct Meeting {
     explicit Meeting(int id)
         : communicator_id(id), deadlines(std::make_shared<Deadlines>(id)) {}
     const int communicator_id;
     const std::shared_ptr<Deadlines> deadlines;
-    // Requests under way.
-    const std::shared_ptr<std::atomic<int>> pending =
-        std::make_shared<std::atomic<int>>(0);
+    const std::shared_ptr<UnderWay> under_way = std::make_shared<UnderWay>();
   };
 
+  std::vector<Meeting> Meetings();
   // With the rank at this place of the group. Throws if there is none.
   const Meeting& PairWith(int place);
   // From the rank at place `source` to another one; one of them is this one.

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tf_ops/common/collective_kind.h"
 #include "tf_ops/torch/backend.h"
+#include "tf_ops/torch/streams.h"
 
 namespace ring_keras::torch_backend {
 
@@ -28,29 +30,38 @@ class RingBackend::Call {
        const char* name, bool waits, std::chrono::milliseconds timeout,
        Tensors results);
 
-  // `tensor`: any of those that travel.
+  // `tensor`: any of those that travel. The first says on which device all are.
   Request& Add(CollectiveKind kind, std::string name,
                const at::Tensor& tensor = {});
 
   // Of tensors that are read or written in place.
   at::Tensor InPlace(const at::Tensor& tensor) {
+    Keep(tensor);
     return contiguous_.Of(tensor);
   }
 
-  // Memory that must last as long as the call.
+  // Memory that must last as long as the call; also what `then` touches, but
+  // for the call's results.
   void Keep(const at::Tensor& tensor) { kept_.push_back(tensor); }
   void Finally(std::function<void()> then) { then_ = std::move(then); }
 
   // A thread that waits anyway carries it out, unless it may have to stop
-  // before the engine would.
+  // before the engine would, or the tensors are on a GPU.
   WorkPtr Submit();
 
  private:
+  class OnDevice;
+
+  void SubmitInHost(Request request);
+  void SubmitOnDevice(Request request,
+                      const std::shared_ptr<const Tensors>& memory);
+
   const bool waits_;
   const bool engine_is_first_;  // To give up waiting.
-  const std::shared_ptr<std::atomic<int>> pending_;
+  const std::shared_ptr<UnderWay> under_way_;
   const int communicator_id_;
   c10::intrusive_ptr<RingWork> work_;
+  std::optional<Streams> streams_;  // None: in host memory.
   std::vector<Request> requests_;
   Contiguous contiguous_;
   Tensors kept_;

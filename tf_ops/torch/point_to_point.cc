@@ -55,6 +55,13 @@ RingBackend::WorkPtr RingBackend::Transfer(Tensors& tensors, int source,
     TORCH_CHECK_VALUE(tensors.size() == 1, "expected one tensor, got ",
                       tensors.size());
     CheckTensors(tensors);
+    TORCH_CHECK_VALUE(
+        tensors[0].is_cpu(),
+        "[RK670] the back end ring sends between two ranks from host memory "
+        "alone, got a tensor on ",
+        tensors[0].device(),
+        ". Send tensor.cpu(), or use all_to_all, or make a group of NCCL's: "
+        "new_group(backend=\"nccl\").");
     Call call(*this, meeting, sends ? c10d::OpType::SEND : c10d::OpType::RECV,
               sends ? "ring:send" : "ring:recv", /*waits=*/false, timeout_,
               tensors);

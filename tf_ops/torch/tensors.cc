@@ -38,23 +38,31 @@ std::optional<DataType> DataTypeOf(at::ScalarType type) {
   }
 }
 
+// NCCL knows no bools.
+bool IsReducedAsBytes(const at::Tensor& tensor) {
+  return tensor.is_cuda() && tensor.scalar_type() == at::kBool;
+}
+
 }  // namespace
 
 void CheckTensor(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
-      tensor.layout() == at::kStrided && tensor.device().is_cpu(),
-      "[RK141] the back end ring takes dense tensors in host memory, got a "
-      "tensor of "
-      "layout ",
+      tensor.layout() == at::kStrided &&
+          (tensor.device().is_cpu() || tensor.device().is_cuda()),
+      "[RK141] the back end ring takes dense tensors in host memory or on "
+      "NVIDIA GPUs, got a tensor of layout ",
       tensor.layout(), " on ", tensor.device(),
       ". For others give their devices a back end of their own, as in "
-      "init_process_group(\"cpu:ring,cuda:nccl\").");
+      "init_process_group(\"cpu:ring,xpu:xccl\").");
 }
 
 void CheckTensors(const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK_VALUE(!tensors.empty(), "expected a tensor at least, got none");
   for (const at::Tensor& tensor : tensors) {
     CheckTensor(tensor);
+    TORCH_CHECK_VALUE(tensor.device() == tensors[0].device(),
+                      "expected tensors on one device, got ",
+                      tensors[0].device(), " and ", tensor.device());
     TORCH_CHECK_TYPE(tensor.scalar_type() == tensors[0].scalar_type(),
                      "expected tensors of one type, got ",
                      tensors[0].scalar_type(), " and ", tensor.scalar_type());
@@ -77,7 +85,7 @@ void Contiguous::CopyBack() const {
 }
 
 int64_t PlanOf(const at::Tensor& tensor) {
-  if (DataTypeOf(tensor.scalar_type())) return 0;
+  if (DataTypeOf(tensor.scalar_type()) && !IsReducedAsBytes(tensor)) return 0;
   return 1 + static_cast<int64_t>(tensor.scalar_type());
 }
 
@@ -88,6 +96,7 @@ Moved MovedAs(const at::Tensor& tensor) {
 }
 
 DataType ReducedAs(const at::Tensor& tensor) {
+  if (IsReducedAsBytes(tensor)) return DataType::kUint8;
   const auto dtype = DataTypeOf(AsReal(tensor).scalar_type());
   TORCH_CHECK_TYPE(dtype.has_value(),
                    "[RK142] the back end ring reduces no tensors of ",

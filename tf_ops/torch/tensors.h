@@ -13,9 +13,9 @@
 
 namespace ring_keras::torch_backend {
 
-// Throws, unless it is a dense tensor in host memory.
+// Throws, unless it is a dense tensor in host memory or on a GPU.
 void CheckTensor(const at::Tensor& tensor);
-// Throws, unless all are that, and of one type.
+// Throws, unless all are that, on one device and of one type.
 void CheckTensors(const std::vector<at::Tensor>& tensors);
 
 // Tensors as contiguous memory. Those that are not contiguous are copied, and
@@ -26,6 +26,8 @@ class Contiguous {
   at::Tensor Of(const at::Tensor& tensor);
   // Writes what has become of copies to where they are from.
   void CopyBack() const;
+  // Whether there are no copies.
+  bool empty() const { return copies_.empty(); }
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;

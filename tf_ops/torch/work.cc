@@ -1,7 +1,9 @@
 #include "tf_ops/torch/work.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -40,43 +42,101 @@ RingWork::RingWork(int rank, c10d::OpType type, const char* title,
       results_(std::move(results)),
       communicator_id_(communicator_id),
       deadlines_(std::move(deadlines)),
-      deadline_(std::move(deadline)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(
-          c10::ListType::create(c10::TensorType::get()))) {}
+      deadline_(std::move(deadline)) {}
+
+RingWork::~RingWork() {
+  deadline_->is_over = true;
+  if (!end_.has_value()) return;
+  // The thread may have no context on the device, and is to get none elsewhere.
+  const c10::DeviceGuard guard(streams_->device());
+  end_.reset();
+}
+
+void RingWork::Expect(int requests, std::optional<Streams> streams) {
+  requests_ = in_engine_ = requests;
+  streams_ = std::move(streams);
+  std::vector<c10::Device> devices;
+  if (streams_.has_value()) devices.push_back(streams_->device());
+  future_ = c10::make_intrusive<c10::ivalue::Future>(
+      c10::ListType::create(c10::TensorType::get()), std::move(devices));
+}
+
+void RingWork::Fail(const Status& status) {
+  std::lock_guard<std::mutex> lock(error_mutex_);
+  if (error_.ok()) error_ = status;
+}
+
+std::exception_ptr RingWork::Error() const {
+  std::lock_guard<std::mutex> lock(error_mutex_);
+  if (error_.ok()) return nullptr;
+  return ErrorOf(
+      deadline_->has_passed
+          ? StrCat("[RK206] a collective of torch's group took longer than its "
+                   "timeout of ",
+                   deadline_->limit.count() / 1000.0,
+                   " s, and was given up on all ranks.")
+          : error_.CodedMessage());
+}
 
 void RingWork::End(const Status& status) {
-  if (!status.ok()) {
-    std::lock_guard<std::mutex> lock(error_mutex_);
-    if (error_.ok()) error_ = status;
-  }
+  if (!status.ok()) Fail(status);
   if (requests_.fetch_sub(1) > 1) return;
-  std::exception_ptr error;
-  if (!error_.ok()) {
-    error = ErrorOf(
-        deadline_->has_passed
-            ? StrCat(
-                  "[RK206] a collective of torch's group took longer than its "
-                  "timeout of ",
-                  deadline_->limit.count() / 1000.0,
-                  " s, and was given up on all ranks.")
-            : error_.CodedMessage());
-  } else if (then_) {
+  std::exception_ptr error = Error();
+  c10::OptionalStreamGuard after;  // The future's end is a point in it.
+  if (error == nullptr) {
     try {
+      if (streams_.has_value()) after.reset_stream(streams_->after());
+      for (const std::shared_ptr<DeviceWork>& device_work : device_works_) {
+        const Status follows = streams_->Follow(*device_work);
+        TORCH_CHECK_WITH(DistBackendError, follows.ok(),
+                         follows.CodedMessage());
+      }
       // Tensors of either mode may be written to in this one, and nothing is
       // recorded.
       const c10::InferenceMode mode;
-      then_();
+      if (then_) then_();
+      if (streams_.has_value()) {
+        end_.emplace(streams_->device().type());
+        end_->record(streams_->after());
+      }
     } catch (...) {
       error = std::current_exception();
     }
   }
   then_ = nullptr;  // It keeps memory.
+  device_works_.clear();
   finish(error);
   if (error) {
     future_->setError(error);
   } else {
     future_->markCompleted(c10::IValue(results_));
   }
+}
+
+std::exception_ptr RingWork::exception() const {
+  const std::exception_ptr error = Work::exception();
+  return error != nullptr ? error : Error();
+}
+
+bool RingWork::isCompleted() {
+  if (!Work::isCompleted()) return false;
+  // Once the engine has ended all, it is known whether one has failed.
+  return !end_.has_value() || (in_engine_ <= 0 && end_->query());
+}
+
+void RingWork::HoldBackCurrentStream() {
+  if (!end_.has_value()) return;
+  const c10::DeviceGuard guard(streams_->device());
+  end_->block(CurrentStream(streams_->device()));
+}
+
+void RingWork::synchronize() {
+  if (streams_.has_value()) wait(kNoTimeout);
+}
+
+void RingWork::blockCurrentStream() {
+  if (!streams_.has_value()) return Work::blockCurrentStream();
+  wait(kNoTimeout);
 }
 
 bool RingWork::wait(std::chrono::milliseconds timeout) {
@@ -96,11 +156,13 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
     }
     lock.lock();
   }
-  const std::exception_ptr error = exception_;
   lock.unlock();
-  if (error == nullptr) return true;
-  RaiseFromHandler();
-  std::rethrow_exception(error);
+  if (const std::exception_ptr error = exception(); error != nullptr) {
+    RaiseFromHandler();
+    std::rethrow_exception(error);
+  }
+  HoldBackCurrentStream();
+  return true;
 }
 
 }  // namespace ring_keras::torch_backend
