@@ -148,7 +148,7 @@ class BroadcastChain : public Collective {
     // Its own copy is made meanwhile, a piece at a time: all else of this
     // rank's waits for it.
     for (size_t piece = 0; piece < pieces.count(); ++piece) {
-      co_await sends.AtMost(pieces.count() - 1 - piece);
+      co_await sends.AllBut(pieces.count() - 1 - piece);
       if (!communicator_.status().ok()) break;
       pieces.CopyToOutput(piece);
     }
@@ -167,7 +167,7 @@ class BroadcastChain : public Collective {
                        pieces.nbytes(piece));
     }
     for (size_t piece = 0; piece < pieces.count(); ++piece) {
-      co_await receives.AtMost(pieces.count() - 1 - piece);
+      co_await receives.AllBut(pieces.count() - 1 - piece);
       if (!communicator_.status().ok()) break;
       if (next) {
         sends.Send(*next, Tag(tag, piece), pieces.Received(piece),

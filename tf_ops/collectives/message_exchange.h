@@ -58,13 +58,13 @@ class MessageExchange {
   // Awaitable: everything so far but the last `count` has been sent, or
   // received, by an exchange that does one of these; or the communicator is
   // broken, and no stream needs memory of this exchange's.
-  auto AtMost(size_t count) {
+  auto AllBut(size_t count) {
     return communicator_.UntilAlways([this, count] {
       return Left() <= count || (!communicator_.status().ok() && HasLetGo());
     });
   }
   // The same of everything so far, of any exchange.
-  auto Done() { return AtMost(0); }
+  auto Done() { return AllBut(0); }
 
  private:
   // How many are under way behind the first ones that have ended.
