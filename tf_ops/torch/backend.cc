@@ -38,6 +38,16 @@ void CheckRoot(int64_t root, int size) {
                     ", got ", root);
 }
 
+// By rank: how many elements of a tensor are for it, or come from it, whose
+// rows are divided so; if nothing is said, evenly.
+std::vector<int64_t> ElementsByRank(const at::Tensor& tensor,
+                                    std::vector<int64_t> rows, int size) {
+  if (rows.empty()) rows.assign(size, tensor.size(0) / size);
+  const int64_t row = c10::multiply_integers(tensor.sizes().slice(1));
+  for (int64_t& count : rows) count *= row;
+  return rows;
+}
+
 // The memory of `output`, which the call keeps. If other ranks have sent
 // something else it comes elsewhere, so that only this rank's call fails.
 OutputAllocator Into(const at::Tensor& output, DataType dtype) {
@@ -443,7 +453,7 @@ RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
 void RingBackend::AddAlltoall(Call& call, const at::Tensor& output,
                               const at::Tensor& input,
                               std::vector<int64_t> splits,
-                              std::vector<int64_t> expected, int64_t row,
+                              std::vector<int64_t> expected,
                               std::function<void()> then) {
   const Moved moved = MovedAs(input);
   call.Keep(input);
@@ -455,14 +465,14 @@ void RingBackend::AddAlltoall(Call& call, const at::Tensor& output,
       [received, expected = std::move(expected), then = std::move(then)] {
         TORCH_CHECK_VALUE(
             *received == expected, "[RK145] expected ", expected,
-            " rows from the ranks, as the outputs say, but they have sent ",
+            " elements from the ranks, as the outputs say, but they have sent ",
             *received);
         if (then) then();
       });
   request.dtype = moved.dtype;
-  const int64_t rows =
+  const int64_t elements =
       std::accumulate(splits.begin(), splits.end(), int64_t{0});
-  request.inputs = {ViewOf(input, {rows, row * moved.per_element})};
+  request.inputs = {ViewOf(input, {elements, moved.per_element})};
   request.splits = std::move(splits);
   request.allocate_output = Into(output, moved.dtype);
 }
@@ -476,16 +486,11 @@ RingBackend::WorkPtr RingBackend::alltoall_base(
                       "expected tensors with rows, got a scalar");
     c10d::checkSplitSizes(input_splits, input, getSize());
     c10d::checkSplitSizes(output_splits, output, getSize());
-    std::vector<int64_t> splits = input_splits;
-    if (splits.empty()) splits.assign(getSize(), input.size(0) / getSize());
-    std::vector<int64_t> expected = output_splits;
-    if (expected.empty())
-      expected.assign(getSize(), output.size(0) / getSize());
     Call call(*this, OpType::ALLTOALL_BASE, "ring:all_to_all", options,
               {output});
     AddAlltoall(call, call.InPlace(output), input.contiguous(),
-                std::move(splits), std::move(expected),
-                c10::multiply_integers(input.sizes().slice(1)), nullptr);
+                ElementsByRank(input, input_splits, getSize()),
+                ElementsByRank(output, output_splits, getSize()), nullptr);
     return call.Submit();
   });
 }
@@ -504,7 +509,7 @@ RingBackend::WorkPtr RingBackend::alltoall(
     const at::Tensor received =
         at::empty({ElementsOf(outputs)}, outputs[0].options());
     AddAlltoall(call, received, Concatenated(inputs), CountsOf(inputs),
-                CountsOf(outputs), 1,
+                CountsOf(outputs),
                 [received, outputs] { Distribute(received, outputs); });
     return call.Submit();
   });
@@ -533,7 +538,7 @@ RingBackend::WorkPtr RingBackend::gather(std::vector<Tensors>& outputs,
         at::empty({ElementsOf(targets)}, inputs[0].options());
     AddAlltoall(
         call, received, inputs[0].contiguous(), std::move(splits),
-        is_root ? CountsOf(targets) : std::vector<int64_t>(getSize(), 0), 1,
+        is_root ? CountsOf(targets) : std::vector<int64_t>(getSize(), 0),
         [received, targets] { Distribute(received, targets); });
     return call.Submit();
   });
@@ -564,7 +569,7 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs,
     std::vector<int64_t> expected(getSize(), 0);
     expected.at(options.rootRank) = outputs[0].numel();
     AddAlltoall(call, call.InPlace(outputs[0]), sent, std::move(splits),
-                std::move(expected), 1, nullptr);
+                std::move(expected), nullptr);
     return call.Submit();
   });
 }

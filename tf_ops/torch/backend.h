@@ -140,13 +140,12 @@ class RingBackend : public c10d::Backend {
                         Outputs outputs_of_inputs);
   void AddReduceScatter(Call& call, const at::Tensor& output,
                         const at::Tensor& input, const c10d::ReduceOp& op);
-  // The only one of its call. `splits`: how many rows of `input`, of `row`
-  // elements, each rank gets; `expected`: how many are to come from each. Then
-  // `then` runs. `output` is contiguous.
+  // The only one of its call. `splits`: how many elements of `input` each rank
+  // gets; `expected`: how many are to come from each. Then `then` runs.
+  // `output` is contiguous.
   void AddAlltoall(Call& call, const at::Tensor& output,
                    const at::Tensor& input, std::vector<int64_t> splits,
-                   std::vector<int64_t> expected, int64_t row,
-                   std::function<void()> then);
+                   std::vector<int64_t> expected, std::function<void()> then);
 
   // `body`, a call of `count` requests. If it throws, for this rank's own
   // arguments, the other ranks hear of that.

@@ -127,6 +127,10 @@ def moves_worker():
     dist.all_to_all_single(got, sent, [rank] * size, list(range(size)))
     expected = [rank + 10 * other for other in range(size) for _ in range(rank)]
     assert got.tolist() == expected
+    # What fits may have another shape.
+    got = torch.empty(3 * size, dtype=torch.int64)
+    dist.all_to_all_single(got, torch.full([size, 3], rank))
+    assert got.tolist() == [other for other in range(size) for _ in range(3)]
     # Rows go to the last rank alone, and one has none.
     rows = torch.full([0 if rank == 0 else 2, 5], rank)
     got = torch.empty([2 * (size - 1) if rank == size - 1 else 0, 5], dtype=torch.int64)

@@ -40,6 +40,10 @@ def sizes_worker():
     refused = pytest.raises(ValueError, match="RK145") if rank == 0 else nullcontext()
     with refused:
         dist.all_to_all_single(torch.empty(4), torch.ones(4), out, sent)
+    # As many rows, of another length.
+    for columns in (2, 4):
+        with pytest.raises(ValueError, match="RK145"):
+            dist.all_to_all_single(torch.empty(4, columns), torch.ones(4, 3))
     group = dist.distributed_c10d._get_default_group()
     with pytest.raises((TypeError, dist.DistBackendError), match="one type"):
         inputs = [torch.ones(1, dtype=torch.float64) for _ in range(size)]

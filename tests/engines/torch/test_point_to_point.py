@@ -197,13 +197,15 @@ def test_what_does_not_fit_is_told():
 
 
 def late_worker():
-    rank, _ = begin(timeout=datetime.timedelta(seconds=2))
+    rank, _ = begin()
+    dist.barrier()  # Both are there.
+    hurried = dist.new_group(timeout=datetime.timedelta(seconds=2))
     if rank == 0:
         with pytest.raises(RuntimeError, match="timeout of 2 s"):
-            dist.send(torch.zeros(1), 1)
+            dist.send(torch.zeros(1), 1, group=hurried)
     # The group goes on.
-    dist.all_reduce(one := torch.ones(1), async_op=True)
-    dist.barrier(group=dist.new_group(timeout=datetime.timedelta(seconds=30)))
+    dist.barrier()
+    dist.all_reduce(one := torch.ones(1), group=hurried)
     return one.item()
 
 
