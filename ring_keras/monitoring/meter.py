@@ -121,12 +121,14 @@ def _within(
     """All that this rank was in while the step lasted, also those of no step.
 
     As `step` counts them: a question that the ranks ask each other takes its time too.
+    One that was given up before this rank was in it has no times but its end.
     """
     ended_at = step.began_at + step.duration_s
     found = [
         one
         for one in collectives
-        if one["done_at"]
+        if one["submitted_at"]
+        and one["done_at"]
         and one["done_at"] > step.began_at
         and one["submitted_at"] < ended_at
     ]
