@@ -70,6 +70,8 @@ def require_going_on_elsewhere(case: Case, hosts: SshHosts, directory: Path) -> 
             env=light_environment()
             | {"RING_KERAS_INIT_TIMEOUT_S": str(INIT_TIMEOUT_S)},
         )
+        # Before that, children of the front one may be those that make the host.
+        wait_until((directory / "card").exists, "the card is there", TIMEOUT_S)
         fault = f"kill -KILL {launcher_of(process.pid)}"
         if case.fault == CUT_OFF:
             fault = " ".join(hosts.cutting_off(case.victim))
