@@ -128,13 +128,12 @@ sum: nothing beside any other. Where no rank has others, each counts by its exam
 that regularizers have the gradient that they have in one process."""
 
 
-def loss_divisors(model: keras.Model, targets: Any, sample_weight: Any) -> list[Any]:
+def loss_divisors(model: keras.Model, sample_weight: Any) -> list[Any]:
     """What the outputs' losses are divided by the sum of.
 
     Args:
         model: With a loss that is divided by the sum of the sample weights.
-        targets: Of a batch.
-        sample_weight: Of the same batch.
+        sample_weight: Of a batch.
 
     Returns:
         Different sample weights; None for examples. Ranks can count by one of these.

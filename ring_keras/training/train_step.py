@@ -297,8 +297,7 @@ class DistributedTrainStep:
             warn_of_own_lengths(self._model, data)
             return uneven_batches.example_count(data)
         if _sample_weights(data):
-            _, y, sample_weight = data
-            divisors = internals.loss_divisors(self._model, y, sample_weight)
+            divisors = internals.loss_divisors(self._model, data[2])
             losses = internals.compiled_losses(self._model)
             if divisors == [None]:
                 return uneven_batches.example_count(data)

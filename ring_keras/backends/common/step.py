@@ -158,8 +158,8 @@ def _refuse_several_weights(model: keras.Model) -> NoReturn:
 def _total_weight_of(model: keras.Model, batch: Any) -> Any:
     """The sum of sample weights that its loss is divided by; None if it is not."""
     if internals.loss_divides_by_sample_weight(model):
-        _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        divisors = internals.loss_divisors(model, y, sample_weight)
+        _, _, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        divisors = internals.loss_divisors(model, sample_weight)
         if divisors == [None]:
             return None
         several = len(divisors) > 1 or len(internals.compiled_losses(model)) > 1
