@@ -197,10 +197,8 @@ def _warn_of_lone_training(model: keras.Model) -> None:
         return
     job = current_job()
     seen = _seen.of(job)
-    if job.rank != 0 or job.size == 1 or not any(seen.values()):
+    if job.rank != 0 or job.size == 1:
         return
-    if not seen.get(_DIVIDED_DATA) and internals.has_own_losses(model):
-        return  # Its train_step may average.
     if seen.get(_DIVIDED_DATA):
         logging.warning(
             "ring_keras: [RK651] the optimizer of model '%s' is not distributed, so "
@@ -208,7 +206,8 @@ def _warn_of_lone_training(model: keras.Model) -> None:
             "with ring_keras.DistributedOptimizer(optimizer).",
             model.name,
         )
-    else:
+    elif seen.get(_ANOTHER_MODEL) and not internals.has_own_losses(model):
+        # Another train_step may average.
         logging.warning(
             "ring_keras: [RK651] the optimizer of model '%s' is not distributed, "
             "though another model's is: copies of one, and those from files, are not. "
@@ -216,6 +215,8 @@ def _warn_of_lone_training(model: keras.Model) -> None:
             "with ring_keras.DistributedOptimizer(optimizer).",
             model.name,
         )
+    else:
+        return
     # Said once; of data that are divided later, once more.
     seen.update(dict.fromkeys((*seen, _ANOTHER_MODEL), False))
 
