@@ -93,6 +93,15 @@ MakeAlgorithm MakeAllgatherDirect;
 MakeAlgorithm MakeAllgatherByOthers;
 
 MakeAlgorithm MakeBroadcastShared;
+// As FindTensorPlaces, of the tensors that this rank sends.
+std::optional<TensorPlaces> FindSentPlaces(const CollectiveArguments& arguments,
+                                           const Communicator& communicator);
+// Where every root's large tensors lie in its arena: the others copy them from
+// there. Only what is small is staged. Becomes `staged`, as above, if a peer's
+// lie elsewhere.
+std::unique_ptr<Collective> MakeBroadcastSharedTensors(
+    const CollectiveArguments& arguments, Communicator& communicator,
+    TensorPlaces places, MakeAlgorithm* staged);
 // The data travel from rank to rank in pieces, so that each link carries
 // nbytes once and all links work at the same time.
 MakeAlgorithm MakeBroadcastChain;

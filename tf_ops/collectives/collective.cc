@@ -137,8 +137,15 @@ std::unique_ptr<Collective> MakeCollective(const CollectiveArguments& arguments,
                  {number, "nccl"});
   }
   MakeAlgorithm* make = Pick(arguments, communicator);
-  if (arguments.kind == CollectiveKind::kAllreduce &&
-      UsesSharedMemory(communicator)) {
+  const bool shared = UsesSharedMemory(communicator);
+  if (arguments.kind == CollectiveKind::kBroadcast && shared) {
+    if (auto places = FindSentPlaces(arguments, communicator)) {
+      return Named(MakeBroadcastSharedTensors(arguments, communicator,
+                                              std::move(*places), make),
+                   {kSharedTensorsNumber, "shared_tensors"});
+    }
+  }
+  if (arguments.kind == CollectiveKind::kAllreduce && shared) {
     if (const auto buffers = FindSharedBuffers(arguments, communicator)) {
       return Named(
           MakeAllreduceSharedBuffers(arguments, communicator, *buffers, make),

@@ -1,5 +1,5 @@
-// Allreduce of tensors that lie in the ranks' arenas, and when a rank gives it
-// up and another goes on.
+// Collectives of tensors that lie in the ranks' arenas, and when a rank gives
+// one up and another goes on.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -22,12 +22,12 @@ enum class Where { kArena, kPrivate };
 enum class Result { kElsewhere, kInPlace };
 
 // Ranks that have told each other that their tensors are in their arenas.
-class SharedTensors {
+class TensorsOfRanks {
  public:
-  SharedTensors(const std::vector<int64_t>& counts,
-                const std::vector<Where>& places,
-                const std::vector<Result>& results,
-                ReduceOp op = ReduceOp::kSum)
+  TensorsOfRanks(const std::vector<int64_t>& counts,
+                 const std::vector<Where>& places,
+                 const std::vector<Result>& results,
+                 ReduceOp op = ReduceOp::kSum, std::vector<int64_t> roots = {})
       : size_(static_cast<int>(places.size())),
         members_(ConnectByMemory(size_, true)),
         ranks_(size_) {
@@ -36,9 +36,11 @@ class SharedTensors {
     for (int rank = 0; rank < size_; ++rank) {
       Rank& self = ranks_[rank];
       self.at = members_[rank].tensors->data();
-      self.arguments.kind = CollectiveKind::kAllreduce;
+      self.arguments.kind = roots.empty() ? CollectiveKind::kAllreduce
+                                          : CollectiveKind::kBroadcast;
       self.arguments.dtype = DataType::kFloat32;
       self.arguments.reduce_op = op;
+      self.arguments.roots = roots;
       for (int64_t count : counts) {
         float* input = Take(self, places[rank], count);
         self.arguments.inputs.push_back({input, {count}});
@@ -145,13 +147,13 @@ class SharedTensors {
   std::vector<Rank> ranks_;
 };
 
-void ExpectSums(SharedTensors& shared, float divisor = 1) {
+void ExpectSums(TensorsOfRanks& shared, float divisor = 1) {
   for (int rank = 0; rank < shared.size(); ++rank) {
     for (size_t tensor = 0; tensor < shared.tensor_count(); ++tensor) {
       for (int64_t i = 0; i < shared.count(tensor); ++i) {
         float sum = 0;
         for (int other = 0; other < shared.size(); ++other) {
-          sum += SharedTensors::ValueOf(other, tensor, i);
+          sum += TensorsOfRanks::ValueOf(other, tensor, i);
         }
         ASSERT_EQ(shared.output(rank, tensor)[i], sum / divisor)
             << "rank " << rank << ", tensor " << tensor << " at " << i;
@@ -163,8 +165,8 @@ void ExpectSums(SharedTensors& shared, float divisor = 1) {
 RING_TEST(AllRanksGetTheSums) {
   for (int size : {2, 3}) {
     for (Result result : {Result::kElsewhere, Result::kInPlace}) {
-      SharedTensors shared(kCounts, std::vector<Where>(size, Where::kArena),
-                           std::vector<Result>(size, result));
+      TensorsOfRanks shared(kCounts, std::vector<Where>(size, Where::kArena),
+                            std::vector<Result>(size, result));
       EXPECT_EQ(shared.algorithm(0), "shared_tensors");
       shared.RunAll();
       ExpectSums(shared);
@@ -183,8 +185,8 @@ RING_TEST(LargeResultsAreTheSameWhereverTheyGo) {
     for (Result result : {Result::kElsewhere, Result::kInPlace}) {
       std::vector<Result> results(size, Result::kElsewhere);
       results[0] = result;
-      SharedTensors shared({1'000'003, 8'193, 7, 300'000},
-                           std::vector<Where>(size, Where::kArena), results);
+      TensorsOfRanks shared({1'000'003, 8'193, 7, 300'000},
+                            std::vector<Where>(size, Where::kArena), results);
       EXPECT_EQ(shared.algorithm(0), "shared_tensors");
       shared.RunAll();
       ExpectSums(shared);
@@ -193,8 +195,8 @@ RING_TEST(LargeResultsAreTheSameWhereverTheyGo) {
 }
 
 RING_TEST(NothingIsStagedWhereAllIsLarge) {
-  SharedTensors shared({40'000, 100'001}, {Where::kArena, Where::kArena},
-                       {Result::kElsewhere, Result::kElsewhere});
+  TensorsOfRanks shared({40'000, 100'001}, {Where::kArena, Where::kArena},
+                        {Result::kElsewhere, Result::kElsewhere});
   shared.RunAll();
   ExpectSums(shared);
   // One to show where, one for the data.
@@ -206,8 +208,8 @@ RING_TEST(OneRankWithoutAnArenaMakesAllStage) {
   for (int size : {2, 3}) {
     std::vector<Where> places(size, Where::kArena);
     places[1] = Where::kPrivate;
-    SharedTensors shared(kCounts, places,
-                         std::vector<Result>(size, Result::kInPlace));
+    TensorsOfRanks shared(kCounts, places,
+                          std::vector<Result>(size, Result::kInPlace));
     EXPECT_EQ(shared.algorithm(0), "shared_tensors");
     EXPECT_EQ(shared.algorithm(1), size == 2 ? "shared_flat" : "shared_parts");
     shared.RunAll();
@@ -215,10 +217,78 @@ RING_TEST(OneRankWithoutAnArenaMakesAllStage) {
   }
 }
 
+void ExpectRoots(TensorsOfRanks& shared, const std::vector<int64_t>& roots) {
+  for (int rank = 0; rank < shared.size(); ++rank) {
+    for (size_t tensor = 0; tensor < shared.tensor_count(); ++tensor) {
+      for (int64_t i = 0; i < shared.count(tensor); ++i) {
+        ASSERT_EQ(shared.output(rank, tensor)[i],
+                  TensorsOfRanks::ValueOf(roots[tensor], tensor, i))
+            << "rank " << rank << ", tensor " << tensor << " at " << i;
+      }
+    }
+  }
+}
+
+const std::vector<int64_t> kRoots = {1, 0, 0, 1, 0, 1};
+
+RING_TEST(AllRanksGetTheRootsTensors) {
+  for (int size : {2, 3}) {
+    for (Result result : {Result::kElsewhere, Result::kInPlace}) {
+      TensorsOfRanks shared(kCounts, std::vector<Where>(size, Where::kArena),
+                            std::vector<Result>(size, result), ReduceOp::kSum,
+                            kRoots);
+      EXPECT_EQ(shared.algorithm(0), "shared_tensors");
+      shared.RunAll();
+      ExpectRoots(shared, kRoots);
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(shared.collective(rank).rounds(),
+                  shared.collective(0).rounds());
+      }
+    }
+  }
+}
+
+RING_TEST(LargeTensorsOfRootsAreTheSameWhereverTheyGo) {
+  const std::vector<int64_t> roots = {1, 0, 1, 0};
+  TensorsOfRanks shared(
+      {3'000'003, 8'193, 7, 2'000'001}, {Where::kArena, Where::kArena},
+      {Result::kElsewhere, Result::kInPlace}, ReduceOp::kSum, roots);
+  shared.RunAll();
+  ExpectRoots(shared, roots);
+}
+
+// It does not matter where those lie that others send.
+RING_TEST(ARootWithoutAnArenaMakesAllStage) {
+  for (int64_t root : {0, 1}) {
+    const std::vector<int64_t> roots(kCounts.size(), root);
+    TensorsOfRanks shared(kCounts, {Where::kArena, Where::kPrivate},
+                          {Result::kElsewhere, Result::kInPlace},
+                          ReduceOp::kSum, roots);
+    EXPECT_EQ(shared.algorithm(0), "shared_tensors");
+    EXPECT_EQ(shared.algorithm(1), root == 0 ? "shared_tensors" : "shared");
+    shared.RunAll();
+    ExpectRoots(shared, roots);
+  }
+}
+
+// Its caller goes on with its memory, which a peer may be about to read.
+RING_TEST(WhatARootHasGivenUpDoesNotCount) {
+  const std::vector<int64_t> roots = {0, 1};
+  TensorsOfRanks shared({40'000, 100'001}, {Where::kArena, Where::kArena},
+                        {Result::kElsewhere, Result::kElsewhere},
+                        ReduceOp::kSum, roots);
+  shared.Start(0);
+  shared.Fail(0);
+  shared.Start(1);
+  shared.scheduler(1).RunReady();
+  ASSERT_FALSE(shared.task(1).done());
+  shared.Fail(1);
+}
+
 RING_TEST(AnAverageIsDivided) {
-  SharedTensors shared(kCounts, {Where::kArena, Where::kArena},
-                       {Result::kInPlace, Result::kInPlace},
-                       ReduceOp::kAverage);
+  TensorsOfRanks shared(kCounts, {Where::kArena, Where::kArena},
+                        {Result::kInPlace, Result::kInPlace},
+                        ReduceOp::kAverage);
   shared.RunAll();
   ExpectSums(shared, 2);
 }
@@ -242,8 +312,8 @@ RING_TEST(TensorsOnSharedPagesAreStaged) {
 // its part of them.
 RING_TEST(WhoGoesOnReachesNobodysTensors) {
   for (int failing : {0, 1}) {
-    SharedTensors shared({40'000, 100'001}, {Where::kArena, Where::kArena},
-                         {Result::kElsewhere, Result::kElsewhere});
+    TensorsOfRanks shared({40'000, 100'001}, {Where::kArena, Where::kArena},
+                          {Result::kElsewhere, Result::kElsewhere});
     const int other = 1 - failing;
     shared.Start(0);
     if (failing == 1) shared.Start(1);
@@ -273,8 +343,8 @@ RING_TEST(WhoGoesOnReachesNobodysTensors) {
 
 // Memory that a peer's number leads out of is not touched.
 RING_TEST(APlaceOutsideOfTheArenaIsAnError) {
-  SharedTensors shared({40'000}, {Where::kArena, Where::kArena},
-                       {Result::kElsewhere, Result::kElsewhere});
+  TensorsOfRanks shared({40'000}, {Where::kArena, Where::kArena},
+                        {Result::kElsewhere, Result::kElsewhere});
   Window& window = *shared.participants(0)[1].window;
   const TensorPlace place = {kTensorAreaBytes - 1, 0};
   std::memcpy(window.data(), &place, sizeof(place));
@@ -289,9 +359,9 @@ RING_TEST(APlaceOutsideOfTheArenaIsAnError) {
 
 // A rank with much to do lets others have their turn.
 RING_TEST(LongTensorsGiveWay) {
-  SharedTensors shared({int64_t{16} << 20, int64_t{1} << 20},
-                       {Where::kArena, Where::kArena},
-                       {Result::kInPlace, Result::kInPlace});
+  TensorsOfRanks shared({int64_t{16} << 20, int64_t{1} << 20},
+                        {Where::kArena, Where::kArena},
+                        {Result::kInPlace, Result::kInPlace});
   shared.Start(0);
   shared.Start(1);
   EXPECT_FALSE(shared.task(1).done());
