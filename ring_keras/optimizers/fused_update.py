@@ -7,7 +7,7 @@ makes one loop of Keras's ops by itself, so it gets those.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -17,10 +17,27 @@ from ring_keras import keras_internals as internals
 from ring_keras.keras_internals.graphs import is_for_xla
 from ring_keras.optimizers.gradient_values import Gradient
 
-__all__ = ["FusedUpdate"]
+__all__ = ["FusedUpdate", "PieceInPlace"]
 
-# Updates a variable, and what the optimizer keeps for it, by a gradient.
-Update: TypeAlias = Callable[[tf.Variable, Sequence[tf.Variable], tf.Tensor], None]
+# Updates a variable from an element on, and what the optimizer keeps for these
+# elements, by their gradient.
+Update: TypeAlias = Callable[[tf.Variable, int, Sequence[tf.Variable], tf.Tensor], None]
+
+
+# As the first element: they all are updated.
+_ALL: Final = -1
+
+
+class PieceInPlace(NamedTuple):
+    """Elements of a variable, as many as there are of their gradient.
+
+    Attributes:
+        whole: The variable.
+        begin: The first of them, in row-major order.
+    """
+
+    whole: Any
+    begin: int
 
 
 @dataclass(frozen=True)
@@ -67,21 +84,33 @@ class FusedUpdate:
 
         Keras is called without any, too, as where another rank has them all: Nadam has
         a product of all its steps, which it takes on there.
+
+        Args:
+            grads: The gradients.
+            trainable_variables: Of each the variable, or a `PieceInPlace` that
+                `takes_piece` has seen.
+            learning_rate: Of this step.
         """
         kind = self._kind_now(learning_rate)
         updates: dict[tf.DType, Update] = {}
         others = []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
-            plain = internals.tensorflow_variable(variable)
+            whole, begin = variable, _ALL
+            if isinstance(variable, PieceInPlace):
+                whole, begin = variable
+            plain = internals.tensorflow_variable(whole)
             states = [] if kind is None else self._states(kind, plain)
-            if kind is None or not _can_fuse(gradient, plain, states):
+            is_piece = isinstance(variable, PieceInPlace)
+            if kind is None or not _can_fuse(
+                gradient, plain, states, is_piece=is_piece
+            ):
                 others.append((gradient, variable))
                 continue
             dtype = plain.dtype.base_dtype
             if dtype not in updates:
                 rate = keras.ops.cast(learning_rate, dtype.name)
                 updates[dtype] = kind.begin(self._optimizer, dtype, rate)
-            updates[dtype](plain, states, tf.cast(gradient, dtype))
+            updates[dtype](plain, begin, states, tf.cast(gradient, dtype))
         if others or not updates:
             type(self._optimizer)._backend_update_step(
                 self._optimizer,
@@ -89,6 +118,16 @@ class FusedUpdate:
                 [variable for _, variable in others],
                 learning_rate,
             )
+
+    def takes_piece(
+        self, gradient: Gradient, piece: PieceInPlace, learning_rate: Any
+    ) -> bool:
+        """Whether `update` takes it, now that the gradient is so."""
+        kind = self._kind_now(learning_rate)
+        if kind is None or not isinstance(gradient, tf.Tensor):
+            return False
+        plain = internals.tensorflow_variable(piece.whole)
+        return _can_fuse(gradient, plain, self._states(kind, plain), is_piece=True)
 
     def _kind_now(self, learning_rate: Any) -> _Kind | None:
         """That of what is traced or run now; None: Keras updates everything."""
@@ -119,8 +158,13 @@ class FusedUpdate:
 
 
 def _can_fuse(
-    gradient: Gradient, variable: tf.Variable, states: Sequence[tf.Variable]
+    gradient: Gradient,
+    variable: tf.Variable,
+    states: Sequence[tf.Variable],
+    *,
+    is_piece: bool,
 ) -> bool:
+    """Whether a gradient can update a variable, or a piece of it."""
     dtype = variable.dtype.base_dtype
     return (
         isinstance(gradient, tf.Tensor)
@@ -128,7 +172,8 @@ def _can_fuse(
         and gradient.dtype in (dtype, tf.float16, tf.bfloat16)
         # Keras's ops take one number for all elements, too.
         and gradient.shape.is_fully_defined()
-        and gradient.shape == variable.shape
+        and (is_piece or gradient.shape == variable.shape)
+        and all(state.shape == gradient.shape for state in states)
         # There are no kernels for GPUs, whose memory is fast.
         and "CPU" in variable.device
         and all(state.device == variable.device for state in states)
@@ -140,7 +185,10 @@ def _momentum(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
     decay = keras.ops.cast(optimizer.momentum, dtype.name)
 
     def update(
-        variable: tf.Variable, states: Sequence[tf.Variable], gradient: tf.Tensor
+        variable: tf.Variable,
+        begin: int,
+        states: Sequence[tf.Variable],
+        gradient: tf.Tensor,
     ) -> None:
         _libraries.ops().ring_keras_update_by_momentum(
             variable=variable.handle,
@@ -148,6 +196,7 @@ def _momentum(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
             rate=rate,
             decay=decay,
             gradient=gradient,
+            begin=begin,
             nesterov=bool(optimizer.nesterov),
         )
 
@@ -165,7 +214,10 @@ def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
     rate = rate * ops.sqrt(1 - second) / (1 - first)
 
     def update(
-        variable: tf.Variable, states: Sequence[tf.Variable], gradient: tf.Tensor
+        variable: tf.Variable,
+        begin: int,
+        states: Sequence[tf.Variable],
+        gradient: tf.Tensor,
     ) -> None:
         _libraries.ops().ring_keras_update_by_adam(
             variable=variable.handle,
@@ -176,6 +228,7 @@ def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
             velocity_share=tf.constant(1 - optimizer.beta_2, dtype),
             epsilon=tf.constant(optimizer.epsilon, dtype),
             gradient=gradient,
+            begin=begin,
         )
 
     return update

@@ -10,7 +10,7 @@ What each rank trains for itself (`local_layers`) every rank updates for itself.
 
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import keras
@@ -18,13 +18,13 @@ import tensorflow as tf
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.job.topology import rank
-from ring_keras.ops.broadcast import grouped_broadcast
-from ring_keras.ops.shards import Piece, Shard
+from ring_keras.ops.shards import Shard
+from ring_keras.ops.share_variables import share_variables
 from ring_keras.ops.step import one_step
+from ring_keras.optimizers.fused_update import FusedUpdate, PieceInPlace
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.scattered_bucket import OwnPart
-from ring_keras.optimizers.slices import Slice, Slices, put_together
+from ring_keras.optimizers.slices import Slice, Slices, taken
 from ring_keras.optimizers.state_division import StateDivision
 
 __all__ = ["ShardedState"]
@@ -42,7 +42,7 @@ class ShardedState:
     Args:
         optimizer: The one.
         process_set: The ranks that train together.
-        update: Updates some of its variables by their gradients.
+        fused: Updates some of its variables by their gradients.
         division: Which rank has what.
     """
 
@@ -50,12 +50,12 @@ class ShardedState:
         self,
         optimizer: keras.optimizers.Optimizer,
         process_set: ProcessSet,
-        update: Callable[[Sequence[Gradient], Sequence[Any], Any], None],
+        fused: FusedUpdate,
         division: StateDivision,
     ) -> None:
         self._optimizer = optimizer
         self._process_set = process_set
-        self._update_these = update
+        self._fused = fused
         self.division = division
         self._slices = Slices(optimizer)
         # Of which they are: another list each time that the state is divided.
@@ -84,20 +84,32 @@ class ShardedState:
             for gradient, variable in zip(grads, trainable_variables, strict=True)
             if self.division.updates(variable)
         ]
-        slices = self._load(trainable_variables)
-        # Of the others Keras has asked for it before.
-        type(self._optimizer)._apply_weight_decay(
-            self._optimizer, [one.variable for one in slices]
-        )
         gradients = {
             internals.variable_key(variable): gradient
             for gradient, variable in zip(grads, trainable_variables, strict=True)
         }
+        apart = []
+        for variable, shard, piece in self.division.cut_variables(trainable_variables):
+            gradient = gradients[internals.variable_key(variable)]
+            if isinstance(gradient, OwnPart):
+                part = gradient.values
+            else:
+                part = taken(gradient, shard, piece)
+            in_place = PieceInPlace(variable, piece.begin)
+            decays = self._optimizer.weight_decay is not None
+            if decays or not self._fused.takes_piece(part, in_place, learning_rate):
+                apart.append((part, variable))
+            else:
+                own.append((part, in_place))
+        slices = self._load([variable for _, variable in apart])
+        # Of the others Keras has asked for it before.
+        type(self._optimizer)._apply_weight_decay(
+            self._optimizer, [one.variable for one in slices]
+        )
         own += [
-            (_own_part(one, gradients[internals.variable_key(one.whole)]), one.variable)
-            for one in slices
+            (part, one.variable) for (part, _), one in zip(apart, slices, strict=True)
         ]
-        self._update_these([g for g, _ in own], [v for _, v in own], learning_rate)
+        self._fused.update([g for g, _ in own], [v for _, v in own], learning_rate)
         self._share(trainable_variables, slices, "update")
 
     def _load(self, variables: Sequence[Any]) -> list[Slice]:
@@ -194,35 +206,27 @@ class ShardedState:
         """
         if len(self.division.members()) == 1:
             return
-        own = {internals.variable_key(one.whole): one.variable for one in slices}
-        found: dict[Hashable, dict[Piece, tf.Tensor]] = {}
+        apart = {internals.variable_key(one.whole): one.variable for one in slices}
         with one_step(is_of_training=False):
             for key, group in sorted(self._groups(variables).items()):
-                values = grouped_broadcast(
-                    [_sent(*one, own) for one in group],
-                    [piece.owner for _, _, piece in group],
+                share_variables(
+                    [variable for variable, _ in group],
+                    [shard for _, shard in group],
+                    apart,
                     name="/".join(map(str, ("optimizer", what, *key))),
                     process_set=self._process_set,
                 )
-                for (variable, shard, piece), value in zip(group, values, strict=True):
-                    if shard.is_cut:
-                        found.setdefault(variable.ref(), {})[piece] = value
-                        if len(found[variable.ref()]) == len(shard.pieces):
-                            put_together(variable, shard, found.pop(variable.ref()))
-                    elif piece.owner != rank():
-                        variable.assign(value)
 
     def _groups(
         self, variables: Sequence[Any]
-    ) -> dict[_Group, list[tuple[tf.Variable, Shard, Piece]]]:
-        """The pieces that are sent at once.
+    ) -> dict[_Group, list[tuple[tf.Variable, Shard]]]:
+        """What is sent at once.
 
-        Of some variables at a time, as what comes is there twice until it is assigned.
-        Between hosts a bucket is: the one whose gradients come first is updated first,
-        and travels while others are; and its pieces are put together while the next one
-        travels.
+        Of some variables at a time: under XLA, and on GPUs, what comes is there twice
+        until it is assigned. Between hosts a bucket is: the one whose gradients come
+        first is updated first, and travels while others are.
         """
-        groups: dict[_Group, list[tuple[tf.Variable, Shard, Piece]]] = {}
+        groups: dict[_Group, list[tuple[tf.Variable, Shard]]] = {}
         nbytes: dict[tuple[str, int], int] = {}
         for variable in map(internals.tensorflow_variable, variables):
             shard = self.division.shard(variable)
@@ -233,22 +237,5 @@ class ShardedState:
             before = nbytes.get(bucket, 0)
             nbytes[bucket] = before + math.prod(shard.shape) * dtype.size
             group = groups.setdefault((*bucket, before // _SENT_BYTES), [])
-            group += [(variable, shard, piece) for piece in shard.pieces]
+            group.append((variable, shard))
         return groups
-
-
-def _own_part(one: Slice, gradient: Gradient | OwnPart) -> Gradient:
-    """Of the gradient of the variable that it is of."""
-    return gradient.values if isinstance(gradient, OwnPart) else one.gradient(gradient)
-
-
-def _sent(
-    variable: tf.Variable, shard: Shard, piece: Piece, own: Mapping[Hashable, Any]
-) -> Any:
-    """What this rank has of a piece, or something of its shape."""
-    if not shard.is_cut:
-        return variable
-    if piece.owner == rank():
-        return own[internals.variable_key(variable)]
-    shape = shard.shape_of(piece)
-    return tf.raw_ops.Empty(shape=shape, dtype=variable.dtype.base_dtype)

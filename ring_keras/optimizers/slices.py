@@ -6,7 +6,7 @@ by that element's gradient and state alone, so it comes to the same bits.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import keras
@@ -15,9 +15,8 @@ import tensorflow as tf
 from ring_keras import keras_internals as internals
 from ring_keras.keras_internals.graphs import is_for_xla
 from ring_keras.ops.shards import Piece, Shard
-from ring_keras.optimizers.gradient_values import Gradient
 
-__all__ = ["Slice", "Slices", "put_together", "taken"]
+__all__ = ["Slice", "Slices", "taken"]
 
 
 class Slice(NamedTuple):
@@ -34,10 +33,6 @@ class Slice(NamedTuple):
     piece: Piece
     variable: Any
     shard: Shard
-
-    def gradient(self, gradient: Gradient) -> Gradient:
-        """Its part of the gradient of the whole."""
-        return taken(gradient, self.shard, self.piece)
 
 
 class Slices:
@@ -129,18 +124,3 @@ def _taken_sparse(
         values = tf.boolean_mask(values, is_own)
     its_shape = tf.constant(shard.shape_of(piece), indices.dtype)
     return tf.IndexedSlices(values, indices, its_shape)
-
-
-def put_together(
-    variable: tf.Variable, shard: Shard, values: Mapping[Piece, tf.Tensor]
-) -> None:
-    """Gives a variable the values of its pieces.
-
-    Args:
-        variable: A whole one.
-        shard: What its pieces are.
-        values: Of each of them.
-    """
-    # In one copy: TensorFlow takes far longer to assign some rows of a variable.
-    flat = [tf.reshape(values[piece], [-1]) for piece in shard.pieces]
-    variable.assign(tf.reshape(tf.concat(flat, 0), shard.shape))

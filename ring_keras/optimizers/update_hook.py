@@ -60,7 +60,7 @@ class UpdateHook(OptimizerHook):
                 scatters=self._may_scatter(),
             )
             self._sharded = ShardedState(
-                self._optimizer, self.process_set, fused.update, division
+                self._optimizer, self.process_set, fused, division
             )
             self._sharded.install()
 

@@ -138,8 +138,9 @@ Status Pending::FollowStream(Request* request, OpKernelContext* context) {
 
 void Pending::Finish(const Status& status) {
   activity_.End();
-  Settle(status);
+  // Before others go on: memory with one holder less may be written in place.
   inputs_.clear();
+  Settle(status);
 }
 
 }  // namespace ring_keras

@@ -2,12 +2,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tf_ops/kernels/variables.h"
 #include "tf_ops/reduce/updates.h"
 
 namespace ring_keras {
@@ -56,40 +56,22 @@ class LockedVariables {
   bool is_locked_ = false;
 };
 
-// Of a locked variable, for writing: whoever has read it keeps what it was.
-template <typename T>
-absl::Status Open(OpKernelContext* context, Var& variable,
-                  const Tensor& gradient, T** data) {
-  Tensor& tensor = *variable.tensor();
-  if (!variable.is_initialized) {
-    return absl::FailedPreconditionError(
-        "A variable was updated that has no value.");
-  }
-  if (tensor.dtype() != DataTypeToEnum<T>::value ||
-      tensor.shape() != gradient.shape()) {
-    return absl::InvalidArgumentError(
-        "A gradient of " + tensorflow::DataTypeString(gradient.dtype()) +
-        gradient.shape().DebugString() + " was given for a variable of " +
-        tensorflow::DataTypeString(tensor.dtype()) +
-        tensor.shape().DebugString() + ".");
-  }
-  if (!tensor.RefCountIsOne()) {
-    Tensor own;
-    const absl::Status status =
-        context->allocate_temp(tensor.dtype(), tensor.shape(), &own);
-    if (!status.ok()) return status;
-    std::memcpy(own.data(), tensor.data(), tensor.TotalBytes());
-    tensor = own;
-  }
-  *data = tensor.flat<T>().data();
-  return absl::OkStatus();
+absl::Status WrongGradient(const Tensor& gradient, const Tensor& variable) {
+  return absl::InvalidArgumentError(
+      "A gradient of " + tensorflow::DataTypeString(gradient.dtype()) +
+      gradient.shape().DebugString() + " was given for a variable of " +
+      tensorflow::DataTypeString(variable.dtype()) +
+      variable.shape().DebugString() + ".");
 }
 
 // The variables come first among the inputs, then scalars, then the gradient.
 template <typename T, size_t kVariables>
 class UpdateKernel : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit UpdateKernel(OpKernelConstruction* construction)
+      : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("begin", &begin_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& gradient = context->input(num_inputs() - 1);
@@ -106,7 +88,18 @@ class UpdateKernel : public OpKernel {
     OP_REQUIRES_OK(context, variables.Lock(context));
     std::array<T*, kVariables> data;
     for (size_t i = 0; i < kVariables; ++i) {
-      OP_REQUIRES_OK(context, Open(context, variables[i], gradient, &data[i]));
+      OP_REQUIRES_OK(context, MakeOwn(context, variables[i]));
+      const Tensor& tensor = *variables[i].tensor();
+      // Of the model's own, the first, it may be a piece.
+      const bool is_piece = i == 0 && begin_ != kWhole;
+      const int64_t begin = is_piece ? begin_ : 0;
+      OP_REQUIRES(
+          context,
+          tensor.dtype() == DataTypeToEnum<T>::value &&
+              (is_piece ? begin + gradient.NumElements() <= tensor.NumElements()
+                        : tensor.shape() == gradient.shape()),
+          WrongGradient(gradient, tensor));
+      data[i] = static_cast<T*>(tensor.data()) + begin;
     }
     Run(context, data, gradient.flat<T>().data(), gradient.NumElements());
   }
@@ -131,6 +124,11 @@ class UpdateKernel : public OpKernel {
         count, Eigen::TensorOpCost(kStored + sizeof(T), kStored, kCycles),
         [&part](int64_t begin, int64_t end) { part(begin, end - begin); });
   }
+
+ private:
+  static constexpr int64_t kWhole = -1;
+
+  int64_t begin_ = kWhole;
 };
 
 template <typename T>
