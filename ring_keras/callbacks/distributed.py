@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ring_keras.callbacks.elastic import Elastic
     from ring_keras.callbacks.tensorboard import TensorBoard
 
-__all__ = ["Distributed", "any_says", "root_of"]
+__all__ = ["Distributed", "any_says"]
 
 
 class Distributed(keras.callbacks.Callback):
@@ -143,21 +143,6 @@ class Distributed(keras.callbacks.Callback):
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """`evaluate` reports of all ranks' data; in a `fit` another one sees to it."""
         fit_side().report_evaluation(self, in_fit=False)
-
-
-def root_of(callbacks: Iterable[keras.callbacks.Callback], ranks: Sequence[int]) -> int:
-    """The one of these ranks whose state all take: it writes their files, and reads.
-
-    Args:
-        callbacks: Of a `fit`.
-        ranks: That train together.
-    """
-    callbacks = list(callbacks)
-    for cls in (BroadcastGlobalVariables, Distributed):
-        for one in callbacks:
-            if isinstance(one, cls) and one.root_rank is not None:
-                return one.root_rank
-    return ranks[0]
 
 
 def any_says(callbacks: Iterable[keras.callbacks.Callback], what: str) -> bool:

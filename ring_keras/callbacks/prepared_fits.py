@@ -7,7 +7,7 @@ import functools
 import keras
 
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.distributed import Distributed, any_says, root_of
+from ring_keras.callbacks.distributed import Distributed, any_says
 from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
 from ring_keras.callbacks.sharded_saves import refuse_savers_of_one_rank
 from ring_keras.callbacks.swapped_averages import swap_together
@@ -20,6 +20,7 @@ from ring_keras.training.data_orders import OrdersOfOneRank
 from ring_keras.training.distributed_models import is_distributed, process_set_of
 from ring_keras.training.failures import every_fit_meets
 from ring_keras.training.own_pace import takes_own_pace
+from ring_keras.training.root_rank import root_of
 
 __all__ = ["prepare_fits"]
 

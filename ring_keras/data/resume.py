@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 
-from ring_keras import _native
 from ring_keras import keras_internals as internals
 from ring_keras.data.kafka_order import KafkaOrder
 from ring_keras.data.known_orders import require_known_order
+from ring_keras.data.root_place import RootPlace
 from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
@@ -60,18 +59,20 @@ class Resume(keras.callbacks.Callback):
         >>> history = model.fit(train, epochs=2, verbose=0, callbacks=[backup, resume])
 
     Args:
-        root_rank: The rank whose state all ranks take.
+        root_rank: The rank whose state all ranks take. `fit` knows it: that of
+            `Distributed` or `BroadcastGlobalVariables`, or else the first rank.
     """
 
     counts_every_batch = True
     finds_step = True
 
-    def __init__(self, root_rank: int = 0) -> None:
+    def __init__(self, root_rank: int | None = None) -> None:
         super().__init__()
         self.root_rank = root_rank
         self._listeners: list[Callable[[int], Any]] = []
         self._messages: KafkaOrder | None = None
-        # How many steps the model had taken when this `fit` began.
+        # Of this `fit`, and how many steps the model had taken when it began.
+        self._root: RootPlace
         self._done = 0
 
     def at_epoch(self, listener: Callable[[int], Any]) -> None:
@@ -103,8 +104,9 @@ class Resume(keras.callbacks.Callback):
         self._require_known_order()
         self._require_whole_passes()
         attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
-        done = self._agree()
-        saved = self._agree_on_place(None if fit is None else fit.restored)
+        self._root = RootPlace(self.model, self.root_rank)
+        done = self._root.steps()
+        saved = self._root.saved(None if fit is None else fit.restored)
         for count in self._counts():
             count.assign(done)  # A file of a run without this callback has 0.
         self._done = done
@@ -145,7 +147,7 @@ class Resume(keras.callbacks.Callback):
 
     def _require_restored_before(self) -> None:
         """Refuses a callback that restores the model behind this one."""
-        done = self._agree()
+        done = self._root.steps()
         if done != self._done:
             raise ValueError(
                 "[RK512] "
@@ -275,42 +277,6 @@ class Resume(keras.callbacks.Callback):
         """What is read from now on is not trained on in this `fit`."""
         if self._messages is not None:
             self._messages.end()
-
-    def _agree(self) -> int:
-        """The root's number of steps."""
-        optimizers = internals.training_optimizers(self.model)
-        steps = [internals.steps_done(optimizer) for optimizer in optimizers] or [0]
-        message = np.array([min(steps), max(steps)], np.int64)
-        process_set = process_set_of(self.model)
-        if has_peers(process_set):
-            root = process_set.position_of(self.root_rank)
-            communicator_id = process_set.communicator_id()
-            message = _native.broadcast(message, root, "resume/steps", communicator_id)
-        if message[0] != message[1]:
-            raise ValueError(
-                "[RK512] "
-                "ring_keras.data.Resume reads off the optimizers how many steps a "
-                "model has taken, but its optimizers have taken different numbers, "
-                f"from {message[0]} to {message[1]}. Go on at the beginning of an "
-                "epoch, without Resume."
-            )
-        return int(message[1])
-
-    def _agree_on_place(self, ours: SavedPlace | None) -> SavedPlace | None:
-        """What the root's checkpoint says; None if there is none."""
-        process_set = process_set_of(self.model)
-        if not has_peers(process_set):
-            return ours
-        message = (ours or _NOWHERE).message()
-        root = process_set.position_of(self.root_rank)
-        communicator_id = process_set.communicator_id()
-        message = _native.broadcast(message, root, "resume/place", communicator_id)
-        found = SavedPlace.of_message(message)
-        return None if found == _NOWHERE else found
-
-
-# In place of one: no ranks.
-_NOWHERE = SavedPlace(0, 0, None, 0)
 
 
 class _Count:

@@ -36,7 +36,7 @@ from ring_keras.backends.common.listed_callbacks import (
 from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.reducer import Options
 from ring_keras.backends.common.step import current_step
-from ring_keras.callbacks.distributed import any_says, root_of
+from ring_keras.callbacks.distributed import any_says
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
@@ -48,6 +48,7 @@ from ring_keras.training.calls_under_way import (
     name_of_begin,
     require_all_there,
 )
+from ring_keras.training.root_rank import root_of
 from ring_keras.training.told_errors import is_known, note_told
 from ring_keras.training.whole_save import whole_save
 from ring_keras.values.objects import allgather_object

@@ -113,6 +113,45 @@ def test_a_resumed_run_ends_like_one_that_was_never_interrupted(
     assert len({weights for _, weights, _, _ in results}) == 1
 
 
+def train_from(directory, root_rank, resume_root, interrupt_after=None):
+    keras.utils.set_random_seed(1)
+    model = training.build(3)
+    training.compile_model(model, keras.optimizers.Adam(0.01))
+    resume = ring.data.Resume(root_rank=resume_root)
+    part = ring.data.shard(training.dataset(32), seed=1, resume=resume)
+    callbacks = [
+        ring.callbacks.Distributed(root_rank=root_rank),
+        keras.callbacks.BackupAndRestore(directory, save_freq=1),
+        resume,
+    ]
+    if interrupt_after is not None:
+        callbacks.append(Interrupt(interrupt_after))
+    training.fit(model, part, training.BATCH, epochs=EPOCHS, callbacks=callbacks)
+    return training.as_bytes(model.get_weights()), int(model.optimizer.iterations)
+
+
+def other_root_worker(directory):
+    whole = train_from(f"{directory}/whole", 1, None)
+    with pytest.raises(KeyboardInterrupt):
+        train_from(f"{directory}/parts", 1, None, interrupt_after=6)
+    resumed = train_from(f"{directory}/parts", 1, None)
+    said = []
+    for given in (0, 1):
+        with pytest.raises(ValueError, match="Leave root_rank out") as caught:
+            train_from(f"{directory}/other", 1 - given, given)
+        said.append(str(caught.value))
+    return whole, resumed, said
+
+
+def test_the_place_is_that_of_the_rank_whose_weights_all_take(rank_pool, tmp_path):
+    results = rank_pool(2).run(other_root_worker, args=(str(tmp_path),), timeout_s=120)
+
+    for whole, resumed, said in results:
+        assert whole == resumed == results[0][0]
+        assert "rank 0 is, with weights and state of rank 1" in said[0]
+        assert "rank 1 is, with weights and state of rank 0" in said[1]
+
+
 def unknown_steps_worker(directory):
     model = training.compile_model(training.build(3), keras.optimizers.Adam(0.01))
     dataset = training.dataset(24).filter(lambda *_: True)
