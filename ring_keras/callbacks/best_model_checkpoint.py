@@ -43,6 +43,8 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
             `save_weights_only`. May be set as an attribute later, before `fit`.
     """
 
+    saves_on_first_rank = True
+
     def __init__(
         self,
         monitor: str = "val_loss",

@@ -23,6 +23,7 @@ from ring_keras.callbacks.same_data import (
 from ring_keras.callbacks.sharded_saves import (
     backups_of_all,
     make_directory,
+    own_of_each_rank,
     require_same_backups,
     require_same_savers,
     when_it_saves,
@@ -32,7 +33,7 @@ from ring_keras.callbacks.swapped_averages import require_same_swaps, swaps_of
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.states.array_digest import array_digest
-from ring_keras.states.written_files import file_of
+from ring_keras.states.written_files import file_of, warn_of_layers_left_out
 from ring_keras.training.calls_under_way import begin_together
 from ring_keras.training.common_values import refuse_metrics_of_some
 from ring_keras.training.distributed_fit import DistributedFit, Moment
@@ -104,11 +105,19 @@ def agree_on_calls(
     )
     require_same_swaps([theirs["swaps"] for theirs in everyones], validate, process_set)
     warn_of_missing([theirs["changing"] for theirs in everyones], process_set)
+    files = set.intersection(*(set(theirs["files"]) for theirs in everyones))
+    warn_of_layers_left_out(
+        [one for one in callbacks.callbacks if one not in savers],
+        files,
+        own_of_each_rank(callbacks.callbacks, callbacks.model),
+        root_rank,
+        process_set,
+    )
     for place, callback in enumerate(list(callbacks.callbacks)):
         file = file_of(callback)
         if saves_on_all_ranks(callback, callbacks.model):
             continue
-        if file and all(file in theirs["files"] for theirs in everyones):
+        if file in files:
             del callbacks.callbacks[place]
             if backups_of_all([callback], callbacks.model):
                 from ring_keras.callbacks.shared_backup import SharedBackup

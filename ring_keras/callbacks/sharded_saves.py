@@ -20,6 +20,7 @@ from ring_keras.training.distributed_models import is_local_in, process_set_of
 __all__ = [
     "backups_of_all",
     "make_directory",
+    "own_of_each_rank",
     "refuse_savers_of_one_rank",
     "refuse_where_ranks_change",
     "require_same_backups",
@@ -48,22 +49,15 @@ def refuse_savers_of_one_rank(
     """
     if not has_peers(process_set_of(model)):
         return
-    is_local = is_local_in(model)
-    broadcasts = [c for c in callbacks if isinstance(c, BroadcastGlobalVariables)]
-    keys = {key for callback in broadcasts for key in callback.local_keys}
-    local = [
-        variable
-        for variable in model.weights
-        if is_local(variable) or internals.variable_key(variable) in keys
-    ]
+    local = own_of_each_rank(callbacks, model)
     for callback in callbacks:
         inside = callback.callback if isinstance(callback, RootOnly) else callback
         names = {
             f"{base.__module__.split('.')[0]}.{base.__name__}"
             for base in type(inside).__mro__
         }
-        if local:
-            _refuse_backups(sorted(names & _BACKUPS), local[0])
+        if local is not None:
+            _refuse_backups(sorted(names & _BACKUPS), local)
         if not shards_state(model):
             continue
         refused = sorted(names & _REFUSED)
@@ -83,6 +77,24 @@ def refuse_savers_of_one_rank(
             "keras.callbacks.ModelCheckpoint on every rank, not in RootOnly, or leave "
             "out shard_state."
         )
+
+
+def own_of_each_rank(
+    callbacks: Sequence[keras.callbacks.Callback], model: keras.Model
+) -> str | None:
+    """The name of the first variable that each rank trains, or keeps, for itself.
+
+    Args:
+        callbacks: Of its `fit`.
+        model: That is trained.
+    """
+    is_local = is_local_in(model)
+    broadcasts = [c for c in callbacks if isinstance(c, BroadcastGlobalVariables)]
+    keys = {key for callback in broadcasts for key in callback.local_keys}
+    for variable in model.weights:
+        if is_local(variable) or internals.variable_key(variable) in keys:
+            return str(getattr(variable, "path", variable.name))
+    return None
 
 
 def refuse_where_ranks_change(
@@ -128,13 +140,13 @@ def refuse_where_ranks_change(
             )
 
 
-def _refuse_backups(names: Sequence[str], local: Any) -> None:
+def _refuse_backups(names: Sequence[str], local: str) -> None:
     """Of the first rank's model, from which all would go on."""
     if names:
         raise RingKerasError(
             "[RK516] "
             f"{names[0].partition('.')[2]} saves what the first rank has, and each "
-            f"rank trains its own '{getattr(local, 'path', local.name)}' "
+            f"rank trains its own '{local}' "
             "(local_layers or local_variables): after a restart the others would begin "
             "with new ones. "
             "Save on each rank, to a path of its own, by model.save()."

@@ -40,7 +40,11 @@ from ring_keras.callbacks.distributed import any_says
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
-from ring_keras.states.written_files import file_of, warn_of_writers
+from ring_keras.states.written_files import (
+    file_of,
+    warn_of_layers_left_out,
+    warn_of_writers,
+)
 from ring_keras.training.calls_under_way import (
     CallUnderWay,
     begin_together,
@@ -103,7 +107,7 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
                 for hook in hooks_of(model):
                     hook.begin_together()
                 with framework().fit(model, process_set, given) as ranks_fit:
-                    kept = _without_files_of_others(callbacks, process_set)
+                    kept = _without_files_of_others(callbacks, model, process_set)
                     with taken(given["callbacks"], [*kept, ranks_fit]) as all_of_them:
                         given["callbacks"] = all_of_them
                         if process_set.rank() != 0:
@@ -223,17 +227,32 @@ def _warn_of_lone_training(model: keras.Model) -> None:
 
 
 def _without_files_of_others(
-    callbacks: Callbacks, process_set: ProcessSet
+    callbacks: Callbacks, model: keras.Model, process_set: ProcessSet
 ) -> Callbacks:
     """A file of all ranks one of them writes; its callback is there alone."""
     own = {file for one in callbacks if (file := file_of(one)) is not None}
     everyones = allgather_object(own, name="fit/files", process_set=process_set)
     common = set.intersection(*everyones)
     warn_of_writers([theirs - common for theirs in everyones], process_set)
-    own_rank = process_set.ranks[process_set.rank()]
-    if own_rank == root_of(callbacks, process_set.ranks):
+    root_rank = root_of(callbacks, process_set.ranks)
+    warn_of_layers_left_out(
+        callbacks, common, _own_of_each_rank(callbacks, model), root_rank, process_set
+    )
+    if process_set.ranks[process_set.rank()] == root_rank:
         return callbacks
     return [one for one in callbacks if file_of(one) not in common]
+
+
+def _own_of_each_rank(callbacks: Callbacks, model: keras.Model) -> str | None:
+    """The name of something that each rank trains, or keeps, for itself, if any."""
+    layers = [one for hook in hooks_of(model) for one in hook.options.local_layers]
+    if layers:  # Which may have no weights yet.
+        return str(layers[0].name)
+    keys = {key for one in callbacks for key in getattr(one, "local_keys", ())}
+    for variable in model.weights:
+        if internals.variable_key(variable) in keys:
+            return str(variable.path)
+    return None
 
 
 def _tell(

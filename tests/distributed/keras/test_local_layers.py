@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import training
+from support.log_texts import LogTexts
 
 import ring_keras as ring
 
@@ -145,3 +146,36 @@ def test_a_tapes_own_gradients_stay_so_when_they_are_clipped(rank_pool):
     for step, own in results:
         assert step == pytest.approx(own, rel=1e-5)
     assert results[0][1] != pytest.approx(results[1][1], rel=0.01)
+
+
+def saving_worker(directory):
+    """What is said of files: of all ranks, of the best model, and of each rank."""
+    model, _, head = model_with_own_head()
+    own = f"{directory}/{ring.rank()}.keras"
+    told = {}
+    for name, saver in {
+        "all": keras.callbacks.ModelCheckpoint(f"{directory}/all.keras"),
+        "best": ring.callbacks.BestModelCheckpoint(
+            "loss", filepath=f"{directory}/best.keras"
+        ),
+        "own": keras.callbacks.ModelCheckpoint(own),
+    }.items():
+        with LogTexts() as texts:
+            fit(model, head, callbacks=[saver])
+        told[name] = [text for text in texts if "[RK653]" in text]
+    loaded = keras.models.load_model(own, compile=False)
+    assert training.as_bytes(loaded.get_weights()) == training.as_bytes(
+        model.get_weights()
+    )
+    return told
+
+
+def test_a_file_of_one_ranks_layers_is_told_of(rank_pool, tmp_path):
+    first, second = rank_pool(2).run(saving_worker, args=(str(tmp_path),))
+
+    assert not any(second.values())
+    for name in ("all", "best"):
+        [text] = first[name]
+        assert f"only rank 0 saves '{tmp_path}/{name}.keras'" in text
+        assert "kernel" in text or "gamma" in text
+    assert first["own"] == []

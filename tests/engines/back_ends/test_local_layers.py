@@ -195,6 +195,33 @@ def test_moving_statistics_are_each_ranks_own():
         np.testing.assert_array_equal(one, other)
 
 
+def saving_worker(folder):
+    ring = begin()
+    import keras
+
+    model, _, head = model_with_head(keras, ring.rank())
+    model.compile(ring.DistributedOptimizer("sgd", local_layers=head), "mse")
+    x, y = part_of(ring.rank())
+    savers = [
+        keras.callbacks.ModelCheckpoint(f"{folder}/all.keras"),
+        ring.callbacks.BestModelCheckpoint("loss", filepath=f"{folder}/best.keras"),
+        keras.callbacks.ModelCheckpoint(f"{folder}/{ring.rank()}.keras"),
+    ]
+    model.fit(x, y, batch_size=ROWS[ring.rank()], verbose=0, callbacks=savers)
+
+
+def test_a_file_of_one_ranks_layers_is_told_of(tmp_path):
+    first, second = ranks(saving_worker, 2, str(tmp_path), check=False)
+
+    assert first.ok and second.ok, [first.describe(), second.describe()]
+    assert "[RK653]" not in second.stderr
+    said = [line for line in first.stderr.splitlines() if "[RK653]" in line]
+    assert len(said) == 2, said
+    for name, line in zip(("all", "best"), said, strict=True):
+        assert f"only rank 0 saves '{tmp_path}/{name}.keras'" in line
+        assert "trains its own 'head'" in line
+
+
 def refused_worker(folder):
     ring = begin()
     import keras
