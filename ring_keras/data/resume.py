@@ -1,6 +1,5 @@
 """Goes on with training in the middle of an epoch."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,12 @@ from ring_keras import keras_internals as internals
 from ring_keras.data.kafka_order import KafkaOrder
 from ring_keras.data.known_orders import require_known_order
 from ring_keras.data.root_place import RootPlace
-from ring_keras.job.process_set import has_peers
+from ring_keras.data.whole_passes import WholePasses
 from ring_keras.keras_internals import calls
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.saved_place import SavedPlace
-from ring_keras.values.objects import allgather_object
 
 __all__ = ["Resume"]
 
@@ -44,10 +42,10 @@ class Resume(keras.callbacks.Callback):
     epoch cover only the rest. `epochs` counts from the very first start.
 
     It needs the number of steps per epoch: the dataset's cardinality, or
-    `steps_per_epoch` if that is unknown. An epoch is a whole pass over data of known
-    cardinality. In a loop of your own, call `set_epoch(number)` before iterating, and
-    iterate over `dataset.skip(steps)`. With `shard_kafka`, steps count from the model's
-    step when it first trained on these messages.
+    `steps_per_epoch` if that is unknown. An epoch is a whole pass over the data. In a
+    loop of your own, call `set_epoch(number)` before iterating, and iterate over
+    `dataset.skip(steps)`. With `shard_kafka`, steps count from the model's step when it
+    first trained on these messages.
 
     Examples:
         >>> optimizer = keras.optimizers.SGD(0.1)
@@ -74,6 +72,7 @@ class Resume(keras.callbacks.Callback):
         # Of this `fit`, and how many steps the model had taken when it began.
         self._root: RootPlace
         self._done = 0
+        self._epoch = 0
 
     def at_epoch(self, listener: Callable[[int], Any]) -> None:
         """Has a function called with the number of each epoch, before it begins."""
@@ -102,7 +101,11 @@ class Resume(keras.callbacks.Callback):
         fit = DistributedFit.begin(self)
         DistributedFit.calling_sections().require_all_there()
         self._require_known_order()
-        self._require_whole_passes()
+        passes = WholePasses(
+            self.model,
+            self.params.get("steps"),
+            may_be_endless=self._messages is not None,
+        )
         attach(self.model, adopt_optimizers=True, retrace=self._count_steps())
         self._root = RootPlace(self.model, self.root_rank)
         done = self._root.steps()
@@ -123,6 +126,7 @@ class Resume(keras.callbacks.Callback):
             internals.set_initial_epoch(self.model, None)  # Of other messages.
         if fit is not None:
             fit.when(Moment.ALL_HAVE_BEGUN, self, self._require_restored_before)
+            fit.when(Moment.STEPS_END, self, lambda: self._end_steps(passes))
             fit.skip(self._executions(step))
 
     def _begin_messages(self, done: int) -> int:
@@ -180,33 +184,6 @@ class Resume(keras.callbacks.Callback):
                 "to fit(), and a seed to ring_keras.data.shard()."
             )
         require_known_order(run.data)
-
-    def _require_whole_passes(self) -> None:
-        """Refuses epochs that end, or begin, in the middle of a pass over the data.
-
-        Keras goes on with its iterator there, whose place no checkpoint has.
-        """
-        run = calls.calling_run(self.model)
-        if run is None or not run.keeps_iterator:
-            return
-        ours = self.params.get("steps"), run.batch_count()
-        everyones = [ours]
-        process_set = process_set_of(self.model)
-        if has_peers(process_set):
-            everyones = allgather_object(
-                ours, name="resume/batches", process_set=process_set
-            )
-        for steps, count in everyones:
-            if count is None or (count == math.inf and self._messages is not None):
-                continue
-            if count != steps:
-                raise ValueError(
-                    "[RK512] "
-                    "ring_keras.data.Resume cannot continue in data whose epochs are "
-                    f"not whole passes. Received: steps_per_epoch={steps}, with data "
-                    f"of {count} batches. Leave steps_per_epoch and repeat() out, or "
-                    "for shorter epochs take fewer batches: dataset.take(n)."
-                )
 
     def _place_of(self, saved: SavedPlace) -> tuple[int, int]:
         """The epoch and the step of a checkpoint, which says both."""
@@ -271,7 +248,13 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Tells the data which epoch it is."""
+        self._epoch = epoch
         self.set_epoch(epoch)
+
+    def _end_steps(self, passes: WholePasses) -> None:
+        """Before anything is reported, or saved."""
+        if self._epoch + 1 < self.params["epochs"]:
+            passes.end_epoch()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """What is read from now on is not trained on in this `fit`."""

@@ -16,7 +16,9 @@ from .datasets import reshuffles as reshuffles
 from .datasets import shuffle_seeds as shuffle_seeds
 from .datasets import stop_data_server as stop_data_server
 from .datasets import upstream as upstream
+from .epochs import begin_another_pass as begin_another_pass
 from .epochs import dataset_of as dataset_of
+from .epochs import pass_under_way as pass_under_way
 from .epochs import set_dataset as set_dataset
 from .executions import hand_out_batches_singly as hand_out_batches_singly
 from .executions import one_step_at_a_time as one_step_at_a_time

@@ -31,6 +31,7 @@ __all__ = [
     "EPOCH_BATCH_COUNT",
     "EPOCH_DATASET",
     "EPOCH_ITERATOR",
+    "EPOCH_PASS",
     "EPOCH_STEPS",
     "FIRST_EPOCH",
     "FUNCTIONS_OF_DATASET",
@@ -257,6 +258,7 @@ EPOCH_BATCHES = "_get_iterator"
 EPOCH_STEPS = "_enumerate_iterator"
 EPOCH_DATASET = "_distributed_dataset"
 EPOCH_BATCH_COUNT = "_num_batches"
+EPOCH_PASS = "_current_iterator"
 SHUFFLE_SEEDS = ("_seed", "_seed2")
 # Datasets of some of another one's items.
 DRAWING_DATASETS = ("_SkipDataset", "_TakeDataset")

@@ -169,26 +169,6 @@ def test_what_cannot_be_resumed_is_told(rank_pool, tmp_path):
     rank_pool(1).run(functools.partial(unknown_steps_worker, str(tmp_path)))
 
 
-def part_of_passes_worker(steps):
-    model = training.build(3)
-    training.compile_model(model, training.OPTIMIZERS["sgd"]())
-    resume = ring.data.Resume()
-    part = ring.data.shard(training.dataset(24), seed=1, resume=resume)
-    count = 12 // ring.size() + ring.rank()
-    batches = part.batch(2).apply(tf.data.experimental.assert_cardinality(count))
-    with pytest.raises(ValueError, match="whole passes") as caught:
-        model.fit(batches, steps_per_epoch=steps, callbacks=[resume], verbose=0)
-    assert internals.steps_done(model.optimizer) == 0
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("steps", [6, 5, 8])
-def test_epochs_that_are_not_whole_passes_are_refused_on_all_ranks(rank_pool, steps):
-    said = rank_pool(2).run(part_of_passes_worker, args=(steps,))
-
-    assert said[0] == said[1]
-
-
 class Batches(keras.utils.PyDataset):
     def __len__(self):
         return 6
