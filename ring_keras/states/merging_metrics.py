@@ -11,7 +11,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.values.outcomes import gather_outcomes
 
-__all__ = ["merged_by_themselves", "merging_metrics"]
+__all__ = ["merged_by_themselves", "merging_metrics", "python_states_kept"]
 
 # Methods of a metric.
 _MERGE = "merge_ranks"
@@ -58,11 +58,30 @@ def merged_by_themselves(
             getattr(metric, _MERGE)(list(of_ranks))
         yield
     finally:
-        for metric, own in zip(metrics, ours, strict=True):
-            if hasattr(metric, _STATE):
-                getattr(metric, _MERGE)([own])
+        _restore_python_states(metrics, ours)
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
+
+
+@contextmanager
+def python_states_kept(metrics: Iterable[keras.metrics.Metric]) -> Iterator[None]:
+    """Undoes what a block does to states that are not in variables.
+
+    Variables may have other values afterwards.
+
+    Args:
+        metrics: A model's. Those count that say what their state is, and merge.
+    """
+    stating = [one for one in merging_metrics(metrics) if hasattr(one, _STATE)]
+    before = list(map(_state, stating))
+    yield
+    _restore_python_states(stating, before)
+
+
+def _restore_python_states(metrics: Sequence[Any], states: Sequence[Any]) -> None:
+    for metric, own in zip(metrics, states, strict=True):
+        if hasattr(metric, _STATE):
+            getattr(metric, _MERGE)([own])
 
 
 def _state(metric: Any) -> Any:

@@ -171,6 +171,7 @@ def result_of_all_ranks(
     process_set: ProcessSet,
     *,
     has_evaluated_nothing: Callable[[], bool] = lambda: False,
+    had_examples: bool = True,
 ) -> Mapping[str, Any]:
     """What `fit` or `evaluate` reports of all ranks' data; collective.
 
@@ -180,6 +181,8 @@ def result_of_all_ranks(
         local: Keras's own report, of the logs and of what the metrics are then.
         process_set: The ranks that report together.
         has_evaluated_nothing: Of a rank without logs: whether it had no data.
+        had_examples: Whether the last step had any of this rank's own. Else its logs
+            are of a row of zeros, and those of the other ranks are reported.
     """
     logs = _flat(logs)
     if not logs and has_evaluated_nothing():
@@ -193,7 +196,7 @@ def result_of_all_ranks(
         if result is not logs:
             # A metric may return its variable, of which this is the moment.
             result = keras.tree.map_structure(_value, result)
-    is_of_steps = not reports_metrics and isinstance(logs, Mapping)
+    is_of_steps = not reports_metrics and isinstance(logs, Mapping) and had_examples
     of_steps = logs if is_of_steps else {}
     return averaged_logs(of_steps, process_set) or result
 

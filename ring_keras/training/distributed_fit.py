@@ -50,6 +50,7 @@ from ring_keras.training.parts import (
 )
 from ring_keras.training.saved_place import SavedPlace
 from ring_keras.training.sections import OthersWait, Sections
+from ring_keras.training.train_step import DistributedTrainStep
 from ring_keras.training.weight_check import WeightCheck
 
 __all__ = ["DistributedFit", "Moment"]
@@ -339,6 +340,9 @@ class DistributedFit(keras.callbacks.Callback):
         assert self.agreement is not None
         self.agreement.begin_epoch()
         self._orders.begin_epoch(epoch)
+        step = DistributedTrainStep.of(self.model)
+        if step is not None:
+            step.own_examples.begin()
         self.sections.begin_epoch(epoch, lambda: self._begin_epoch_together(epoch))
         _native.begin_steps()
         if self.pace is not None:

@@ -17,7 +17,9 @@ from ring_keras.training.calls_under_way import (
 )
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.training.evaluation_step import EvaluationStep
 from ring_keras.training.sections import Sections
+from ring_keras.training.train_step import DistributedTrainStep
 
 __all__ = ["EpochResult"]
 
@@ -95,7 +97,15 @@ class EpochResult:
             self._local,
             process_set,
             has_evaluated_nothing=self._has_evaluated_nothing,
+            had_examples=self._had_examples(),
         )
+
+    def _had_examples(self) -> bool:
+        """Whether this rank's logs are of examples of its own."""
+        run = calls.calling_run(self._model)
+        kind = DistributedTrainStep if run is None or run.trains else EvaluationStep
+        step = kind.of(self._model)
+        return step is None or step.own_examples.had()
 
     def _has_evaluated_nothing(self) -> bool:
         """Of an evaluation without logs, which a step of one's own may leave out."""

@@ -6,6 +6,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.training import uneven_batches
+from ring_keras.training.own_examples import OwnExamples
 
 __all__ = ["EvaluationStep"]
 
@@ -23,17 +24,26 @@ class EvaluationStep:
         self._model = model
         self._test_step = model.test_step
         self._function: Any = None
+        self.own_examples = OwnExamples()
+        """Whether this rank had some in the last step."""
+
+    @staticmethod
+    def of(model: keras.Model) -> "EvaluationStep | None":
+        """The one installed in this very model."""
+        step = internals.replacement(model, internals.TEST_STEP)
+        return step if isinstance(step, EvaluationStep) else None
 
     @classmethod
     def prepare(cls, model: keras.Model) -> None:
         """Puts one into the model once there are data with padding."""
         if not uneven_batches.padding_was_made():
             return
-        step = internals.replacement(model, internals.TEST_STEP)
-        if not isinstance(step, cls):
+        step = cls.of(model)
+        if step is None:
             step = cls(model)
             internals.replace(model, internals.TEST_STEP, step)
         step._make_function()
+        step.own_examples.begin()
 
     def _make_function(self) -> None:
         """Has Keras call this step: without XLA, which cannot leave out rows."""
@@ -55,5 +65,8 @@ class EvaluationStep:
         count = uneven_batches.example_count(data)
         if count is None or not uneven_batches.is_weighted_by_row(data):
             return self._test_step(data)
-        with uneven_batches.undone_if(count == 0, self._model.metrics_variables):
+        self.own_examples.note(count)
+        with uneven_batches.undone_if(
+            count == 0, self._model.metrics_variables, self._model.metrics
+        ):
             return self._test_step(uneven_batches.at_least_one_row(data))

@@ -27,6 +27,7 @@ from ring_keras.training.batch_losses import (
 )
 from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
+from ring_keras.training.own_examples import OwnExamples
 from ring_keras.training.own_pace import takes_own_pace
 from ring_keras.training.summed_loss_scaling import gradients_multiplied
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
@@ -93,6 +94,8 @@ class DistributedTrainStep:
         """Run, in graph mode traced, at the beginning of every step."""
         self.prologues_of_fits: list[tuple[object, Callable[[], None]]] = []
         """The same, each with the one `fit` whose steps it is for."""
+        self.own_examples = OwnExamples()
+        """Whether this rank had some in the last step."""
         self.failed_at: int | None = None
         """The model's number of steps after one that failed, of which a part is done.
 
@@ -178,6 +181,7 @@ class DistributedTrainStep:
         count = uneven_batches.example_count(data)
         if count is None:
             return self._run(data, self._amount(data), process_set)
+        self.own_examples.note(count)
         amount = self._amount(data)
         if amount is None:
             tf.debugging.assert_greater(
@@ -188,7 +192,9 @@ class DistributedTrainStep:
                 "out. Use op=ring_keras.Average, or data in equal parts: "
                 "ring_keras.data.shard(remainder='drop').",
             )
-        with uneven_batches.undone_if(count == 0, own_state(self._model)):
+        with uneven_batches.undone_if(
+            count == 0, own_state(self._model), self._model.metrics
+        ):
             return self._run(
                 uneven_batches.at_least_one_row(data),
                 amount,

@@ -11,13 +11,16 @@ them only after this process has made data that can hold them, and where its own
 batches can, so that others pay nothing.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from ring_keras.ops.arguments import to_factor
+from ring_keras.states.merging_metrics import python_states_kept
 
 __all__ = [
     "at_least_one_row",
@@ -139,33 +142,33 @@ def at_least_one_row(data: Any) -> Any:
     return tf.nest.map_structure(lambda leaf: _extended(leaf, missing), data)
 
 
-class undone_if:  # noqa: N801  Reads as a statement.
+@contextlib.contextmanager
+def undone_if(
+    condition: tf.Tensor,
+    variables: Iterable[Any],
+    metrics: Iterable[keras.metrics.Metric] = (),
+) -> Iterator[None]:
     """Undoes what a block does to variables where a condition holds.
+
+    And, where it runs eagerly, to what metrics keep in Python.
 
     Args:
         condition: Scalar of bool.
         variables: `tf.Variable`s or Keras's.
+        metrics: The model's.
     """
+    unique = {id(variable): variable for variable in variables}
+    before = [tf.convert_to_tensor(variable) for variable in unique.values()]
+    is_undone = tf.executing_eagerly() and bool(condition)
+    with python_states_kept(metrics if is_undone else ()):
+        yield
 
-    def __init__(self, condition: tf.Tensor, variables: Iterable[Any]) -> None:
-        self._condition = condition
-        unique = {id(variable): variable for variable in variables}
-        self._variables = list(unique.values())
-        self._before: list[tf.Tensor] = []
+    def undo() -> tf.Tensor:
+        for variable, value in zip(unique.values(), before, strict=True):
+            variable.assign(value)
+        return tf.constant(True)
 
-    def __enter__(self) -> None:
-        self._before = [tf.convert_to_tensor(v) for v in self._variables]
-
-    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
-        if exception_type is not None:
-            return
-
-        def undo() -> tf.Tensor:
-            for variable, value in zip(self._variables, self._before, strict=True):
-                variable.assign(value)
-            return tf.constant(True)
-
-        tf.cond(self._condition, undo, lambda: tf.constant(False))
+    tf.cond(condition, undo, lambda: tf.constant(False))
 
 
 def _leaf_of_rows(data: Any) -> Any:

@@ -24,6 +24,7 @@ from ring_keras.backends.torch.overlap import BackwardOverlap
 from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.states.merging_metrics import python_states_kept
 from ring_keras.states.own_state import own_state
 
 __all__ = ["TorchFit"]
@@ -148,7 +149,7 @@ def _undone(model: keras.Model) -> Iterator[None]:
     """What a step changes in it, this rank's own state and numbers, is as before."""
     values = [variable.value for variable in own_state(model)]
     kept = [one.detach().clone() for one in (*values, *buffers_of(model))]
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), python_states_kept(model.metrics):
         yield
     with torch.no_grad():
         # Buffers may be other tensors by now, in their places.
