@@ -10,6 +10,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.fit_side import fit_side
 from ring_keras.callbacks.step_rates import StepRates
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.keras_internals import calls
 from ring_keras.lifecycle.elastic_launcher import is_elastic
 
 __all__ = ["LearningRateRule"]
@@ -55,6 +56,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         self._skips = False
         # Of one call of `fit`: its first epoch, and the batches that it has had.
         self._initial_epoch: int | None = None
+        self._goes_on_by_steps = False
         self._steps_now = self._steps_before = 0
         self._batches = 0
         self._batches_before_epoch = 0
@@ -134,6 +136,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         """Counts the batches of this `fit`, and notes where it began."""
         if self._initial_epoch is None:
             self._initial_epoch = epoch
+            self._goes_on_by_steps = self._is_resumed_by_steps()
         elif self._may_have_passed_the_end():
             taken = self.steps_taken() - self._steps_before
             self._batches = min(self._batches, taken)
@@ -193,17 +196,25 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         """The same, if the optimizer had taken those of earlier epochs, as long as now.
 
         `fit(initial_epoch=...)` may begin with a new one, or with one that has taken
-        more steps in an epoch, on fewer ranks.
+        more steps in an epoch, on fewer ranks, or a part of this epoch, which begins
+        anew. Where `ring_keras.data.Resume` goes on within it, steps say more.
         """
         if not self._initial_epoch or is_elastic():  # Epochs have other numbers there.
             return step
         # The epochs of `fit`, whatever this callback is to take for one.
         per_epoch = (self.params or {}).get("steps") or self.known_steps_per_epoch()
         ahead = step - self._steps_now
-        by_epochs = self._initial_epoch * per_epoch + self._batches + ahead
-        if self._steps_before >= (self._initial_epoch + 1) * per_epoch:
+        first_steps = self._initial_epoch * per_epoch
+        by_epochs = first_steps + self._batches + ahead
+        if not self._goes_on_by_steps or self._steps_before >= first_steps + per_epoch:
             return by_epochs
         return max(step, by_epochs)
+
+    def _is_resumed_by_steps(self) -> bool:
+        """Whether a callback of this `fit` has found the epoch by the steps before."""
+        listed = calls.calling_callback_list()
+        callbacks = [] if listed is None else listed.callbacks
+        return any(getattr(one, "goes_on_by_steps", False) for one in callbacks)
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None

@@ -14,7 +14,7 @@ class LearningRateSchedule(LearningRateRule):
     Several such callbacks can follow each other, and a `LearningRateWarmup` can precede
     them, each in its own epochs. The epoch is computed from the number of steps that
     the optimizer has taken, so a second `fit` continues where the first one ended. With
-    `fit(initial_epoch=)`, the epoch is at least that one.
+    `fit(initial_epoch=)`, or a restored epoch, epochs are those of `fit`.
 
     Examples:
         Twice the rate of one rank, and a tenth of that from epoch 30 on:

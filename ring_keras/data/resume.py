@@ -67,6 +67,9 @@ class Resume(keras.callbacks.Callback):
     def __init__(self, root_rank: int | None = None) -> None:
         super().__init__()
         self.root_rank = root_rank
+        self.goes_on_by_steps = False
+        """Whether this `fit` began where the model's steps end, all epochs being
+        equally long."""
         self._listeners: list[Callable[[int], Any]] = []
         self._messages: KafkaOrder | None = None
         # Of this `fit`, and how many steps the model had taken when it began.
@@ -115,6 +118,8 @@ class Resume(keras.callbacks.Callback):
         self._done = done
         since = done if self._messages is None else done - self._begin_messages(done)
         epoch, step = 0, 0
+        # A checkpoint between two epochs may be of epochs with other numbers of steps.
+        self.goes_on_by_steps = bool(since) and (saved is None or saved.step > 0)
         if since and saved is not None and self._messages is None:
             epoch, step = self._place_of(saved)
         elif since:

@@ -276,8 +276,8 @@ def initial_epoch_worker(steps, per_execution, length):
     return history["learning_rate"]
 
 
-# The last are more than as many epochs have here, as on fewer ranks.
-@pytest.mark.parametrize("steps", [0, 4 * 3, 4 * 30])
+# The last two are more than as many epochs have here, as on fewer ranks.
+@pytest.mark.parametrize("steps", [0, 4 * 3, 4 * 3 + 2, 4 * 30])
 def test_epochs_begin_with_the_initial_one(rank_pool, steps):
     for rates in rank_pool(2).run(initial_epoch_worker, args=(steps, 1, None)):
         np.testing.assert_allclose(rates, [0.2 / 16, 0.2 / 32, 0.2 / 64], rtol=1e-6)
