@@ -17,6 +17,7 @@ from ring_keras.ops.arguments import to_root
 from ring_keras.ops.broadcast import grouped_broadcast
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.shards import Piece, Shard
+from ring_keras.ops.step import one_step
 from ring_keras.values.arguments import to_communicator
 
 __all__ = ["share_variables"]
@@ -33,11 +34,12 @@ def share_variables(
     *,
     name: str,
     process_set: ProcessSet,
+    in_place: bool = True,
 ) -> None:
     """Has each rank take variables from the ranks that have updated them.
 
-    In host memory each piece goes from where its rank has it straight into the others'
-    variables.
+    In host memory the collective has the variables' own memory: large pieces go from
+    where their rank has them into the others' variables.
 
     Args:
         variables: Of one type; number, shapes and order agree on every rank.
@@ -45,6 +47,8 @@ def share_variables(
         apart: By `variable_key`, of what this rank has updated apart from the whole.
         name: Pairs this call with the other ranks' calls.
         process_set: Ranks taking part.
+        in_place: Whether that may be so. XLA does not compile a function that was
+            traced for another. Ranks may differ in this.
 
     Raises:
         RankMismatchError: If ranks disagree on shape or dtype.
@@ -53,10 +57,12 @@ def share_variables(
     """
     keys = [internals.variable_key(variable) for variable in variables]
     found = [apart.get(key) for key in keys]
-    if not all("CPU" in variable.device for variable in variables) or (
-        not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph())
-    ):
-        _as_tensors(variables, shards, found, name, process_set)
+    in_place = in_place and all("CPU" in variable.device for variable in variables)
+    if not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph()):
+        in_place = False
+    if not in_place:
+        with one_step(is_of_training=False):
+            _as_tensors(variables, shards, found, name, process_set)
         return
     own = [one for one in found if one is not None]
     numbers = {key: n for n, key in enumerate(key for key in keys if key in apart)}
@@ -119,7 +125,8 @@ def _as_tensors(
     ]
     values = iter(
         grouped_broadcast(
-            [_sent(*piece) for piece in pieces],
+            # As the op has them.
+            [tf.reshape(_sent(*piece), [-1]) for piece in pieces],
             [piece.owner for _, _, piece, _ in pieces],
             name=name,
             process_set=process_set,
@@ -129,8 +136,7 @@ def _as_tensors(
         its = [next(values) for _ in shard.pieces]
         if one is not None or any(piece.owner != rank() for piece in shard.pieces):
             # In one copy: TensorFlow takes far longer to assign some rows.
-            flat = [tf.reshape(value, [-1]) for value in its]
-            whole = its[0] if len(its) == 1 else tf.concat(flat, 0)
+            whole = its[0] if len(its) == 1 else tf.concat(its, 0)
             variable.assign(tf.reshape(whole, shard.shape))
 
 

@@ -66,6 +66,8 @@ class FusedUpdate:
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, *, wanted: bool) -> None:
         self._optimizer = optimizer
+        self.wanted = wanted
+        """Whether ops of ours may change variables: XLA has none of them."""
         # Of a subclass there is no telling what its update is.
         self._kind = _KINDS.get(type(optimizer)) if wanted else None
 

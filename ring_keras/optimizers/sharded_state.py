@@ -20,7 +20,6 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.shards import Shard
 from ring_keras.ops.share_variables import share_variables
-from ring_keras.ops.step import one_step
 from ring_keras.optimizers.fused_update import FusedUpdate, PieceInPlace
 from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.scattered_bucket import OwnPart
@@ -207,15 +206,15 @@ class ShardedState:
         if len(self.division.members()) == 1:
             return
         apart = {internals.variable_key(one.whole): one.variable for one in slices}
-        with one_step(is_of_training=False):
-            for key, group in sorted(self._groups(variables).items()):
-                share_variables(
-                    [variable for variable, _ in group],
-                    [shard for _, shard in group],
-                    apart,
-                    name="/".join(map(str, ("optimizer", what, *key))),
-                    process_set=self._process_set,
-                )
+        for key, group in sorted(self._groups(variables).items()):
+            share_variables(
+                [variable for variable, _ in group],
+                [shard for _, shard in group],
+                apart,
+                name="/".join(map(str, ("optimizer", what, *key))),
+                process_set=self._process_set,
+                in_place=self._fused.wanted,
+            )
 
     def _groups(
         self, variables: Sequence[Any]

@@ -24,15 +24,11 @@ class Slice(NamedTuple):
 
     Attributes:
         whole: The variable.
-        piece: Which elements.
-        variable: Has had their values when it was loaded.
-        shard: Who has the rest.
+        variable: Has had the piece's values when it was loaded.
     """
 
     whole: Any
-    piece: Piece
     variable: Any
-    shard: Shard
 
 
 class Slices:
@@ -84,7 +80,7 @@ class Slices:
                 own = tf.Variable(
                     tf.zeros(shard.shape_of(piece), variable.dtype), trainable=False
                 )
-            self._slices[key] = Slice(variable, piece, own, shard)
+            self._slices[key] = Slice(variable, own)
             self._wholes[internals.variable_key(own)] = plain
         found = self._slices[key]
         found.variable.assign(taken(plain, shard, piece))

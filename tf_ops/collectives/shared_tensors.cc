@@ -11,8 +11,6 @@
 namespace ring_keras {
 namespace {
 
-constexpr size_t kLeastShownBytes = size_t{32} << 10;
-
 size_t BytesOf(const CollectiveArguments& arguments, size_t index) {
   return ElementCount(arguments.inputs[index].shape) * SizeOf(arguments.dtype);
 }
@@ -34,7 +32,7 @@ CollectiveArguments WithoutShown(const CollectiveArguments& arguments) {
 }  // namespace
 
 bool IsShown(const CollectiveArguments& arguments, size_t index) {
-  return BytesOf(arguments, index) >= kLeastShownBytes;
+  return BytesOf(arguments, index) >= kLeastSharedTensorBytes;
 }
 
 bool ReachesArenas(const Communicator& communicator) {

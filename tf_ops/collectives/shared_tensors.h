@@ -16,8 +16,7 @@
 
 namespace ring_keras {
 
-// Whether a tensor is large, by its shape, which is the same on every rank. A
-// smaller one costs less to stage than to show.
+// Whether a tensor is large, by its shape, which is the same on every rank.
 bool IsShown(const CollectiveArguments& arguments, size_t index);
 
 // Whether this rank reaches the arenas of all.

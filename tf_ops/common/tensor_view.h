@@ -2,6 +2,7 @@
 #ifndef RING_KERAS_COMMON_TENSOR_VIEW_H_
 #define RING_KERAS_COMMON_TENSOR_VIEW_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ inline std::string DebugString(const Shape& shape) {
   }
   return text + "]";
 }
+
+// A smaller tensor is copied by the ranks of a host, not shared where it lies:
+// that costs less than to say where.
+constexpr size_t kLeastSharedTensorBytes = size_t{32} << 10;
 
 // A tensor that a collective reads.
 struct TensorView {

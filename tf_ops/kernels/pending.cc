@@ -140,6 +140,7 @@ void Pending::Finish(const Status& status) {
   activity_.End();
   // Before others go on: memory with one holder less may be written in place.
   inputs_.clear();
+  if (task_) task_();
   Settle(status);
 }
 

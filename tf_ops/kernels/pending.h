@@ -5,9 +5,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -51,6 +53,9 @@ class Pending : public std::enable_shared_from_this<Pending> {
 
   // Rows that came from each rank become the second output.
   std::vector<int64_t>* ReceivedSplits();
+
+  // Is called when the collective is over, before those who wait go on.
+  void BeforeOthers(std::function<void()> task) { task_ = std::move(task); }
 
   // Hands the request to the engine and returns, once it has tried for about
   // `drive_for_s` to carry it out in this thread. Errors are told to those who
@@ -106,6 +111,7 @@ class Pending : public std::enable_shared_from_this<Pending> {
   std::vector<int64_t> received_splits_;
   bool wants_received_splits_ = false;
   std::shared_ptr<DeviceWork> device_work_;  // Null: in host memory.
+  std::function<void()> task_;
 
   std::atomic<bool> emitted_{false};
   std::atomic<Ticks> awaited_since_{0};  // By whoever was first to wait.

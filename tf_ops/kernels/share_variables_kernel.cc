@@ -1,6 +1,6 @@
-#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +23,9 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::Var;
 
-// No lock is held while pieces travel: TensorFlow runs whatever else has these
-// variables as inputs before this op, or after it.
+// No lock is held while pieces travel. In one function TensorFlow runs whatever
+// else has these variables as inputs before this op, or after it. Whoever reads
+// one meanwhile, as another thread may, gets a copy, which stays as it is.
 class ShareVariablesKernel : public AsyncOpKernel {
  public:
   explicit ShareVariablesKernel(OpKernelConstruction* construction)
@@ -53,20 +54,29 @@ class ShareVariablesKernel : public AsyncOpKernel {
     SetRoots(roots_, &request);
     auto pending = Pending::Create(context->num_inputs());
     // The peers wait for this rank: what fails is told to them.
-    request.able = FromTensorFlow(AddPieces(context, *pending, &request));
+    auto copied = std::make_shared<Variables>();
+    request.able =
+        FromTensorFlow(AddPieces(context, *pending, &request, copied.get()));
+    pending->BeforeOthers([copied] {
+      for (const auto& variable : *copied) variable->copy_on_read_mode = false;
+      copied->clear();
+    });
     pending->Complete(std::move(request), context, std::move(done));
   }
 
  private:
+  using Variables = std::vector<tensorflow::core::RefCountPtr<Var>>;
+
   // The pieces are in the variables' memory.
   absl::Status AddPieces(OpKernelContext* context, Pending& pending,
-                         Request* request) const {
+                         Request* request, Variables* copied) const {
     const int variables = static_cast<int>(counts_.size());
     std::vector<char*> apart;
     std::vector<int64_t> apart_elements;
     for (int i = variables; i < context->num_inputs(); ++i) {
       Tensor tensor;
-      const absl::Status status = Hold(context, i, false, pending, &tensor);
+      const absl::Status status =
+          Hold(context, i, false, pending, &tensor, copied);
       if (!status.ok()) return status;
       apart.push_back(static_cast<char*>(tensor.data()));
       apart_elements.push_back(tensor.NumElements());
@@ -75,7 +85,8 @@ class ShareVariablesKernel : public AsyncOpKernel {
     size_t piece = 0;
     for (int i = 0; i < variables; ++i) {
       Tensor tensor;
-      const absl::Status status = Hold(context, i, true, pending, &tensor);
+      const absl::Status status =
+          Hold(context, i, true, pending, &tensor, copied);
       if (!status.ok()) return status;
       auto* const whole = static_cast<char*>(tensor.data());
       int64_t begin = 0;
@@ -104,9 +115,10 @@ class ShareVariablesKernel : public AsyncOpKernel {
     return absl::OkStatus();
   }
 
-  // Keeps a variable's memory for as long as the collective takes.
+  // Keeps a variable's memory for as long as the collective takes. Whoever
+  // reads it gets a copy from now on, if it is one of `copied`.
   absl::Status Hold(OpKernelContext* context, int input, bool is_written,
-                    Pending& pending, Tensor* tensor) const {
+                    Pending& pending, Tensor* tensor, Variables* copied) const {
     tensorflow::core::RefCountPtr<Var> variable;
     absl::Status status = tensorflow::LookupResource(
         context, tensorflow::HandleFromInput(context, input), &variable);
@@ -122,36 +134,33 @@ class ShareVariablesKernel : public AsyncOpKernel {
           " was given as one of " + tensorflow::DataTypeString(dtype_) + ".");
     }
     pending.AddInput(*tensor);
+    if (is_written && !variable->copy_on_read_mode.exchange(true)) {
+      copied->push_back(std::move(variable));
+    }
     return absl::OkStatus();
   }
 
   // Has a tensor lie where the ranks of this host can read it, if it can: what
   // comes from NumPy, as of a file, does not.
-  absl::Status Show(OpKernelContext* context, Tensor* tensor) const {
-    const auto memory = SharedTensorMemory();
-    if (!memory.has_value() || tensor->TotalBytes() < kLeastShownBytes ||
-        memory->Holds(tensor->data()) || has_private_memory_) {
+  static absl::Status Show(OpKernelContext* context, Tensor* tensor) {
+    const auto is_shown = [](const Tensor& one) {
+      return IsInSharedTensorMemory(one.data(), one.TotalBytes());
+    };
+    if (tensor->TotalBytes() < kLeastSharedTensorBytes || is_shown(*tensor) ||
+        !SharedTensorMemory().has_value()) {
       return absl::OkStatus();
     }
     Tensor shown;
     const absl::Status status =
         context->allocate_temp(tensor->dtype(), tensor->shape(), &shown);
-    if (!status.ok()) return status;
-    if (!memory->Holds(shown.data())) {
-      // TensorFlow had begun before init(): it will not be another time.
-      has_private_memory_ = true;
-      return absl::OkStatus();
-    }
+    // There may be no room, or TensorFlow had begun before init().
+    if (!status.ok() || !is_shown(shown)) return status;
     std::memcpy(shown.data(), tensor->data(), tensor->TotalBytes());
     *tensor = shown;
     return absl::OkStatus();
   }
 
-  // Those that the allocator, and collectives, take for large.
-  static constexpr size_t kLeastShownBytes = size_t{32} << 10;
-
   const Attributes attributes_;
-  mutable std::atomic<bool> has_private_memory_{false};
   tensorflow::DataType dtype_ = tensorflow::DT_FLOAT;
   std::vector<int64_t> counts_;
   std::vector<int64_t> ends_;

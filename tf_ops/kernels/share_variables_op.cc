@@ -21,8 +21,7 @@ REGISTER_OP("RingKerasShareVariables")
     .Doc(R"doc(
 Has all ranks take each piece of some variables from the rank that has updated it.
 
-It goes from where that rank has it into the others' variables, without a copy
-of either.
+The collective has the variables' own memory.
 
 variables: Of one type; same number and shapes on every rank.
 pieces: Variables with what this rank has updated apart from the whole ones.

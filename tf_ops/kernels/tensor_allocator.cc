@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "tf_ops/common/tensor_view.h"
+
 namespace ring_keras {
 namespace {
-
-// Below, the ranks copy anyway; a malloc() is faster, and leaves no holes.
-constexpr size_t kLeastBytes = size_t{32} << 10;
 
 // Gives memory away, from its beginning to its end. Called under the
 // allocator's lock.
@@ -68,7 +67,8 @@ void* TensorAllocator::AllocateRaw(size_t alignment, size_t nbytes) {
 void* TensorAllocator::AllocateRaw(
     size_t alignment, size_t nbytes,
     const tensorflow::AllocationAttributes& how) {
-  if (nbytes >= kLeastBytes && owner_.IsThis()) {
+  // A malloc() is faster for small ones, and leaves no holes.
+  if (nbytes >= kLeastSharedTensorBytes && owner_.IsThis()) {
     // With pages of its own, which can be taken away from peers.
     const size_t page = shared_.page_nbytes;
     const size_t size = (nbytes + page - 1) / page * page;

@@ -10,6 +10,11 @@ std::optional<TensorMemory> SharedTensorMemory() {
   return TensorMemory{arena->data(), kTensorAreaBytes, PageBytes()};
 }
 
+bool IsInSharedTensorMemory(const void* data, size_t nbytes) {
+  const TensorArena* arena = TensorArena::OfProcess();
+  return arena != nullptr && arena->OffsetOf(data, nbytes).has_value();
+}
+
 void NoteTensorTaken(void* data, size_t nbytes) {
   TensorArena::OfProcess()->NoteTaken(data, nbytes);
 }

@@ -24,6 +24,9 @@ struct TensorMemory {
 // None where no init() has asked for it, or there is none to be had.
 RING_KERAS_EXPORT std::optional<TensorMemory> SharedTensorMemory();
 
+// Whether a range lies there, and peers can reach it.
+RING_KERAS_EXPORT bool IsInSharedTensorMemory(const void* data, size_t nbytes);
+
 // What is in use of it; a process that is forked gets copies of that, and none
 // of the rest.
 RING_KERAS_EXPORT void NoteTensorTaken(void* data, size_t nbytes);

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,6 +148,73 @@ def test_those_of_a_graph_have_an_order() -> None:
     ((first,), second, third) = run_ranks(traced, 1)[0]
     assert second[0] == first
     assert third[0] == second[1]
+
+
+def read_meanwhile(directory: str) -> None:
+    """Rank 1 comes when rank 0 has read the variable into which its piece will go."""
+    ring.init()
+    has_read = Path(directory) / "has_read"
+    count = 100_000
+    variable = tf.Variable(tf.fill([count], 1.0 + ring.rank()))
+    shard = Shard((count,), (Piece(0, 0, count // 2), Piece(1, count // 2, count)))
+
+    def share() -> None:
+        share_variables(
+            [variable], [shard], {}, name="share/read", process_set=global_process_set
+        )
+
+    deadline = time.monotonic() + 60
+    if ring.rank() == 1:
+        while not has_read.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        share()
+        return
+    thread = threading.Thread(target=share)
+    thread.start()
+    while not _native.long_waits(0, 0.0)[0]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    held = variable.value()
+    backup = tf.Variable(variable)
+    has_read.touch()
+    thread.join()
+
+    expected = np.repeat(np.float32([1, 2]), count // 2)
+    np.testing.assert_array_equal(variable.numpy(), expected)
+    np.testing.assert_array_equal(held.numpy(), np.ones(count))
+    np.testing.assert_array_equal(backup.numpy(), np.ones(count))
+
+
+def test_what_is_read_meanwhile_stays(tmp_path: Path) -> None:
+    run_ranks(read_meanwhile, 2, args=(str(tmp_path),))
+
+
+def other_ways(where: str) -> list[float]:
+    """Only rank 0 has the variables' memory in the collective."""
+    ring.init()
+    shard = Shard((10, 30), (Piece(0, 0, 130), Piece(1, 130, 300)))
+    variable = tf.Variable(tf.fill([10, 30], 1.0 + ring.rank()))
+
+    def share() -> None:
+        share_variables(
+            [variable],
+            [shard],
+            {},
+            name="share/ways",
+            process_set=global_process_set,
+            in_place=where == "xla" or ring.rank() == 0,
+        )
+
+    if where == "xla":
+        share = tf.function(share, jit_compile=ring.rank() == 1)
+    share()
+    return [float(one) for one in variable.numpy().reshape(-1)[[0, 129, 130, 299]]]
+
+
+@pytest.mark.parametrize("where", ["eager", "xla"])
+def test_ranks_that_share_in_different_ways_meet(where: str) -> None:
+    assert run_ranks(other_ways, 2, args=(where,)) == [[1, 1, 2, 2]] * 2
 
 
 def differ() -> None:
