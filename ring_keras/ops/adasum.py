@@ -10,6 +10,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.arguments import Factor, to_factor
 from ring_keras.ops.scaling import scaled
 from ring_keras.ops.step import step_plan, step_role
+from ring_keras.ops.training_step import in_training_step
 from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -67,12 +68,13 @@ def adasum(
     """
     _check(tensors)
     before, after = to_factor(prescale_factor), to_factor(postscale_factor)
-    combined = _adasum(
-        [scaled(tensor, before) for tensor in tensors],
-        name,
-        Compression(compression),
-        process_set or global_process_set,
-    )
+    with in_training_step():
+        combined = _adasum(
+            [scaled(tensor, before) for tensor in tensors],
+            name,
+            Compression(compression),
+            process_set or global_process_set,
+        )
     return [scaled(tensor, after) for tensor in combined]
 
 

@@ -8,9 +8,14 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import TensorLike, to_tensor
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.step import step_role
+from ring_keras.ops.training_step import (
+    in_training_step,
+    may_lack_examples,
+    own_example_rows,
+)
 from ring_keras.values.arguments import to_communicator
 
-__all__ = ["allgather"]
+__all__ = ["allgather", "allgather_all"]
 
 
 @translated()
@@ -22,7 +27,11 @@ def allgather(
 ) -> tf.Tensor:
     """Concatenates the ranks' tensors along the first dimension.
 
-    Differentiable: a rank gets the sum of the gradients of its own rows.
+    Differentiable: a rank gets the sum of the gradients of its own rows. In a training
+    step that weights ranks by their examples, as `fit` and `weighted_step` do, these
+    are weighted alike, so a loss over the rows of all ranks trains as in one process,
+    however many each has. There a rank that has no batch of its own, as from
+    `ring.data.join`, sends no rows, and gets its row of zeros behind the others' rows.
 
     Examples:
         >>> rows = tf.fill([ring.rank() + 1, 2], ring.rank())  # 1 row, and 2 rows.
@@ -48,11 +57,33 @@ def allgather(
         CollectiveTimeoutError: If a rank stays silent too long.
     """
     tensor = to_tensor(tensor, "allgather")
+    if tensor.shape.rank == 0 or not may_lack_examples():
+        return allgather_all(tensor, name=name, process_set=process_set)
+    rows = own_example_rows(tensor)
+    gathered = allgather_all(tensor[:rows], name=name, process_set=process_set)
+    return tf.concat([gathered, tensor[rows:]], 0)
+
+
+@translated()
+def allgather_all(
+    tensor: TensorLike,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> tf.Tensor:
+    """The same, also of a rank without a batch."""
+    tensor = to_tensor(tensor, "allgather")
     if tensor.shape.rank == 0:
         tensor = tf.expand_dims(tensor, 0)
+    name = to_request_name(name, "allgather", [tensor])
+    with in_training_step():
+        return _allgather(tensor, name, to_communicator(process_set))
+
+
+def _allgather(tensor: tf.Tensor, name: str, communicator_id: int) -> tf.Tensor:
     return _libraries.ops().ring_keras_allgather(
         tensor=tensor,
-        request_name=to_request_name(name, "allgather", [tensor]),
-        communicator_id=to_communicator(process_set),
+        request_name=name,
+        communicator_id=communicator_id,
         step=step_role(),
     )

@@ -6,7 +6,7 @@ from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.adasum import adasum, is_adasum
-from ring_keras.ops.allgather import allgather
+from ring_keras.ops.allgather import allgather_all
 from ring_keras.ops.arguments import (
     Factor,
     TensorLike,
@@ -17,6 +17,7 @@ from ring_keras.ops.arguments import (
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.scaling import scaled
 from ring_keras.ops.step import step_role
+from ring_keras.ops.training_step import in_training_step
 from ring_keras.values.arguments import to_communicator, to_reduce_op
 from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
@@ -38,7 +39,9 @@ def allreduce(
     """Reduces a tensor elementwise over all ranks.
 
     Differentiable for `SUM` and `AVERAGE`, whose gradient is reduced in the
-    same way, and for `ADASUM`.
+    same way, and for `ADASUM`. In a training step that weights ranks by their examples,
+    gradients are weighted as those of `allgather` are; a rank without a batch raises
+    there (RK414).
 
     Examples:
         >>> loss = tf.constant([1.0, 2.0]) * (ring.rank() + 1)
@@ -94,16 +97,17 @@ def allreduce(
             compression=compression,
             process_set=process_set,
         )[0]
-    return _libraries.ops().ring_keras_allreduce(
-        tensor=tensor,
-        prescale=to_factor(prescale_factor),
-        postscale=to_factor(postscale_factor),
-        reduce_op=to_reduce_op(op, tensor.dtype.name, "allreduce"),
-        request_name=name,
-        wire_dtype=to_wire_dtype(compression, tensor.dtype, "allreduce"),
-        communicator_id=to_communicator(process_set),
-        step=step_role(),
-    )
+    with in_training_step():
+        return _libraries.ops().ring_keras_allreduce(
+            tensor=tensor,
+            prescale=to_factor(prescale_factor),
+            postscale=to_factor(postscale_factor),
+            reduce_op=to_reduce_op(op, tensor.dtype.name, "allreduce"),
+            request_name=name,
+            wire_dtype=to_wire_dtype(compression, tensor.dtype, "allreduce"),
+            communicator_id=to_communicator(process_set),
+            step=step_role(),
+        )
 
 
 def _allreduce_slices(
@@ -125,8 +129,10 @@ def _allreduce_slices(
             f"Received: op={reduce_op!r}"
         )
     values = scaled(values, to_factor(prescale_factor))
-    values = allgather(values, name=f"{name}/values", process_set=process_set)
-    indices = allgather(slices.indices, name=f"{name}/indices", process_set=process_set)
+    values = allgather_all(values, name=f"{name}/values", process_set=process_set)
+    indices = allgather_all(
+        slices.indices, name=f"{name}/indices", process_set=process_set
+    )
     scale = to_factor(postscale_factor)
     if reduce_op == ReduceOp.AVERAGE:
         scale = scale / (process_set or global_process_set).size()

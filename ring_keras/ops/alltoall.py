@@ -8,6 +8,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import TensorLike, to_tensor
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.step import step_role
+from ring_keras.ops.training_step import in_training_step
 from ring_keras.values.arguments import to_communicator
 
 __all__ = ["alltoall"]
@@ -23,7 +24,8 @@ def alltoall(
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Sends rows of a tensor to every rank, and receives rows from each.
 
-    Differentiable: gradients travel back the way the rows came.
+    Differentiable: gradients travel back the way the rows came, weighted as those of
+    `allreduce` are.
 
     Examples:
         >>> ring.alltoall(tf.constant([0, 1]) + 10 * ring.rank()).numpy()
@@ -69,13 +71,14 @@ def alltoall(
                 f"Received: dtype={splits.dtype.name}, shape={splits.shape}"
             )
         rows_for = tf.cast(splits, tf.int64)
-    received, rows_from = _libraries.ops().ring_keras_alltoall(
-        tensor=tensor,
-        splits=rows_for,
-        request_name=to_request_name(name, "alltoall", [tensor]),
-        communicator_id=to_communicator(process_set),
-        step=step_role(),
-    )
+    with in_training_step():
+        received, rows_from = _libraries.ops().ring_keras_alltoall(
+            tensor=tensor,
+            splits=rows_for,
+            request_name=to_request_name(name, "alltoall", [tensor]),
+            communicator_id=to_communicator(process_set),
+            step=step_role(),
+        )
     if splits is None:
         return received
     return received, tf.cast(rows_from, splits.dtype)

@@ -2,6 +2,9 @@
 
 Each is a collective itself, so every rank must take the gradient, in the same
 order. Its name is that of the forward collective with "/gradient" appended.
+
+Each rank differentiates its own loss. What goes from one rank's loss to another's
+tensors counts as the sender's examples do: `training_step.py`.
 """
 
 from collections.abc import Callable
@@ -13,6 +16,14 @@ from ring_keras import _libraries, _native
 from ring_keras.errors import translated
 from ring_keras.ops.arguments import to_factor
 from ring_keras.ops.request_names import unique_in_graph
+from ring_keras.ops.step import step_role
+from ring_keras.ops.training_step import (
+    divided_by_own_amount,
+    dtype_on_its_way,
+    in_training_step,
+    multiplied_by_own_amount,
+    require_examples,
+)
 from ring_keras.values.reduce_op import ReduceOp
 
 # An operation in a graph, or what stands for one when a tape replays it.
@@ -53,15 +64,19 @@ def _ranks_of(operation: _Operation) -> list[int]:
 
 def _allreduce_gradient(operation: _Operation, upstream: tf.Tensor) -> list[Any]:
     # The ranks agree on the postscale only, so the prescale stays at home.
-    _, prescale, postscale = operation.inputs
-    total = _libraries.ops().ring_keras_allreduce(
-        tensor=upstream,
-        prescale=postscale,
-        postscale=_one(),
-        reduce_op=_linear_op_of(operation, "allreduce"),
-        request_name=_name_of(operation),
-        communicator_id=operation.get_attr("communicator_id"),
-    )
+    tensor, prescale, postscale = operation.inputs
+    name = _name_of(operation)
+    with require_examples("allreduce", name), in_training_step():
+        total = _libraries.ops().ring_keras_allreduce(
+            tensor=multiplied_by_own_amount(upstream),
+            prescale=postscale,
+            postscale=_one(),
+            reduce_op=_linear_op_of(operation, "allreduce"),
+            request_name=name,
+            communicator_id=operation.get_attr("communicator_id"),
+            step=step_role(),
+        )
+    total = divided_by_own_amount(total, tensor.dtype)
     return [total * tf.cast(prescale, total.dtype), None, None]
 
 
@@ -72,22 +87,30 @@ def _allgather_gradient(operation: _Operation, upstream: tf.Tensor) -> tf.Tensor
     communicator_id = operation.get_attr("communicator_id")
     tensor = operation.inputs[0]
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
-    rows_of_ranks = _libraries.ops().ring_keras_allgather(
-        tensor=rows, request_name=f"{name}/rows", communicator_id=communicator_id
-    )
-    shares, _ = _libraries.ops().ring_keras_alltoall(
-        tensor=upstream,
-        splits=rows_of_ranks,
-        request_name=name,
-        communicator_id=communicator_id,
-    )
+    sent = multiplied_by_own_amount(upstream)
+    none_of_zeros = tf.equal(rows[0], 0)
+    with require_examples("allgather", name, none_of_zeros), in_training_step():
+        rows_of_ranks = _libraries.ops().ring_keras_allgather(
+            tensor=rows,
+            request_name=f"{name}/rows",
+            communicator_id=communicator_id,
+            step=step_role(),
+        )
+        shares, _ = _libraries.ops().ring_keras_alltoall(
+            tensor=sent,
+            splits=rows_of_ranks,
+            request_name=name,
+            communicator_id=communicator_id,
+            step=step_role(),
+        )
     size = len(_ranks_of(operation))
     by_rank = tf.reshape(
         shares, tf.concat([[size], tf.shape(tensor)], axis=0), name="by_rank"
     )
     # TensorFlow adds 16-bit floats in 16 bits.
-    wide = tf.float64 if upstream.dtype == tf.float64 else tf.float32
-    return tf.cast(tf.reduce_sum(tf.cast(by_rank, wide), axis=0), upstream.dtype)
+    wide = tf.float64 if tensor.dtype == tf.float64 else tf.float32
+    total = tf.reduce_sum(tf.cast(by_rank, wide), axis=0)
+    return divided_by_own_amount(total, tensor.dtype)
 
 
 def _broadcast_gradient(
@@ -98,21 +121,24 @@ def _broadcast_gradient(
         ranks[root] == _native.topology()[0] for root in operation.get_attr("roots")
     ]
     name = _name_of(operation)
-    handle = _libraries.ops().ring_keras_allreduce_start(
-        tensors=list(upstreams),
-        prescale=_one(),
-        postscale=_one(),
-        weight=[],
-        reduce_op=ReduceOp.SUM.value,
-        request_name=name,
-        communicator_id=operation.get_attr("communicator_id"),
-        wait_follows=True,
-    )
+    sent = [multiplied_by_own_amount(upstream) for upstream in upstreams]
+    with require_examples("broadcast", name, not any(is_root)), in_training_step():
+        handle = _libraries.ops().ring_keras_allreduce_start(
+            tensors=sent,
+            prescale=_one(),
+            postscale=_one(),
+            weight=[],
+            reduce_op=ReduceOp.SUM.value,
+            request_name=name,
+            communicator_id=operation.get_attr("communicator_id"),
+            wait_follows=True,
+            step=step_role(),
+        )
     sums: list[tf.Tensor] = _libraries.ops().ring_keras_allreduce_wait(
         handle=handle,
-        T=upstreams[0].dtype,
-        N=len(upstreams),
-        shapes=[upstream.shape for upstream in upstreams],
+        T=sent[0].dtype,
+        N=len(sent),
+        shapes=[one.shape for one in sent],
         reduce_op=ReduceOp.SUM.value,
         request_name=name,
         communicator_id=operation.get_attr("communicator_id"),
@@ -120,34 +146,43 @@ def _broadcast_gradient(
     # In a session's graph nothing runs that is not fetched, and the root waits for it.
     with tf.control_dependencies(sums):
         return [
-            total if own else tf.zeros_like(upstream)
+            divided_by_own_amount(total, upstream.dtype)
+            if own
+            else tf.zeros_like(upstream)
             for total, own, upstream in zip(sums, is_root, upstreams, strict=True)
         ]
 
 
 def _reduce_scatter_gradient(operation: _Operation, upstream: tf.Tensor) -> list[Any]:
-    _, prescale, postscale = operation.inputs
+    tensor, prescale, postscale = operation.inputs
+    name = _name_of(operation)
     factor = prescale * postscale
     if _linear_op_of(operation, "reducescatter") == ReduceOp.AVERAGE:
         factor = factor / len(_ranks_of(operation))
-    gathered = _libraries.ops().ring_keras_allgather(
-        tensor=upstream,
-        request_name=_name_of(operation),
-        communicator_id=operation.get_attr("communicator_id"),
-    )
+    with require_examples("reducescatter", name), in_training_step():
+        gathered = _libraries.ops().ring_keras_allgather(
+            tensor=multiplied_by_own_amount(upstream),
+            request_name=name,
+            communicator_id=operation.get_attr("communicator_id"),
+            step=step_role(),
+        )
+    gathered = divided_by_own_amount(gathered, tensor.dtype)
     return [gathered * tf.cast(factor, gathered.dtype), None, None]
 
 
 def _alltoall_gradient(
     operation: _Operation, upstream: tf.Tensor, _: tf.Tensor
 ) -> list[Any]:
-    downstream, _ = _libraries.ops().ring_keras_alltoall(
-        tensor=upstream,
-        splits=operation.outputs[1],
-        request_name=_name_of(operation),
-        communicator_id=operation.get_attr("communicator_id"),
-    )
-    return [downstream, None]
+    name = _name_of(operation)
+    with require_examples("alltoall", name), in_training_step():
+        downstream, _ = _libraries.ops().ring_keras_alltoall(
+            tensor=multiplied_by_own_amount(upstream),
+            splits=operation.outputs[1],
+            request_name=name,
+            communicator_id=operation.get_attr("communicator_id"),
+            step=step_role(),
+        )
+    return [divided_by_own_amount(downstream, operation.inputs[0].dtype), None]
 
 
 # The gradient of a wait starts, and that of a start waits: backward, too, the
@@ -155,15 +190,18 @@ def _alltoall_gradient(
 
 
 def _allreduce_wait_gradient(operation: _Operation, *upstreams: tf.Tensor) -> tf.Tensor:
-    return _libraries.ops().ring_keras_allreduce_start(
-        tensors=list(upstreams),
-        prescale=_one(),
-        postscale=_one(),
-        weight=[],
-        reduce_op=_linear_op_of(operation, "grouped_allreduce"),
-        request_name=_name_of(operation),
-        communicator_id=operation.get_attr("communicator_id"),
-    )
+    name = _name_of(operation)
+    with require_examples("grouped_allreduce", name), in_training_step():
+        return _libraries.ops().ring_keras_allreduce_start(
+            tensors=[multiplied_by_own_amount(upstream) for upstream in upstreams],
+            prescale=_one(),
+            postscale=_one(),
+            weight=[],
+            reduce_op=_linear_op_of(operation, "grouped_allreduce"),
+            request_name=name,
+            communicator_id=operation.get_attr("communicator_id"),
+            step=step_role(),
+        )
 
 
 def _allreduce_start_gradient(
@@ -174,7 +212,7 @@ def _allreduce_start_gradient(
     prescale, postscale, *weight = operation.inputs[count:]
     sums = _libraries.ops().ring_keras_allreduce_wait(
         handle=pending,
-        T=tensors[0].dtype,
+        T=dtype_on_its_way(tensors[0].dtype),
         N=count,
         shapes=[tensor.shape for tensor in tensors],
         reduce_op=_linear_op_of(operation, "grouped_allreduce"),
@@ -184,8 +222,9 @@ def _allreduce_start_gradient(
     factor = prescale * postscale
     if weight:
         factor *= _share(operation, weight[0])
+    totals = [divided_by_own_amount(total, tensors[0].dtype) for total in sums]
     factor = tf.cast(factor, tensors[0].dtype)
-    return [total * factor for total in sums] + [None] * (2 + len(weight))
+    return [total * factor for total in totals] + [None] * (2 + len(weight))
 
 
 def _share(operation: _Operation, weight: tf.Tensor) -> tf.Tensor:

@@ -25,6 +25,7 @@ from ring_keras.ops.arguments import (
 )
 from ring_keras.ops.request_names import in_unordered_graph, to_request_name
 from ring_keras.ops.step import step_plan, step_role
+from ring_keras.ops.training_step import in_training_step
 from ring_keras.values.arguments import to_communicator, to_reduce_op
 from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
@@ -107,20 +108,21 @@ def allreduce_start(
     reduce_op = to_reduce_op(op, dtype.name, "allreduce_start")
     name = to_request_name(name, "grouped_allreduce", tensors)
     communicator_id = to_communicator(process_set)
-    handle = _libraries.ops().ring_keras_allreduce_start(
-        tensors=tensors,
-        prescale=to_factor(prescale_factor),
-        postscale=to_factor(postscale_factor),
-        weight=[] if weight is None else [to_factor(weight)],
-        reduce_op=reduce_op,
-        request_name=name,
-        communicator_id=communicator_id,
-        wait_follows=wait_follows,
-        wire_dtype=to_wire_dtype(compression, dtype, "allreduce_start"),
-        step=step_role(),
-        plan=step_plan(),
-        splits=list(splits),
-    )
+    with in_training_step():
+        handle = _libraries.ops().ring_keras_allreduce_start(
+            tensors=tensors,
+            prescale=to_factor(prescale_factor),
+            postscale=to_factor(postscale_factor),
+            weight=[] if weight is None else [to_factor(weight)],
+            reduce_op=reduce_op,
+            request_name=name,
+            communicator_id=communicator_id,
+            wait_follows=wait_follows,
+            wire_dtype=to_wire_dtype(compression, dtype, "allreduce_start"),
+            step=step_role(),
+            plan=step_plan(),
+            splits=list(splits),
+        )
     shapes = tuple(tensor.shape for tensor in tensors)
     if splits:
         own = (process_set or global_process_set).rank()

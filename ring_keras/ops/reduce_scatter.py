@@ -26,7 +26,7 @@ def reducescatter(
     """Reduces a tensor over all ranks and gives each rank a part of the rows.
 
     Differentiable for `SUM` and `AVERAGE`: the gradients of the parts are
-    gathered.
+    gathered, weighted as those of `allreduce` are.
 
     Examples:
         >>> tensor = tf.constant([[1.0], [2.0], [3.0]])

@@ -15,7 +15,7 @@ from ring_keras.errors import RankMismatchError
 from ring_keras.job.gathering import gather_bytes
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.ops.allgather import allgather
+from ring_keras.ops.allgather import allgather_all
 from ring_keras.ops.common_order import refuse_crossed, warn_of_other_names
 from ring_keras.ops.join import agreed_without_all, divided_plans, needed_in_updates
 from ring_keras.optimizers.buckets import NO_GRADIENT, BucketPlan, bucket_name
@@ -134,7 +134,8 @@ def _gather_rows(own: bytes, process_set: ProcessSet) -> list[bytes]:
     row = np.frombuffer(own, np.uint8)[None]
     if tf.executing_eagerly():
         with tf.device("CPU"), reduction_step(process_set):
-            rows = allgather(row, name=bucket_name(0), process_set=process_set).numpy()
+            name = bucket_name(0)
+            rows = allgather_all(row, name=name, process_set=process_set).numpy()
     else:  # A graph of TensorFlow 1, in which there are no steps.
         rows = _native.allgather(row, bucket_name(0), process_set.communicator_id())
     return [theirs.tobytes() for theirs in rows]

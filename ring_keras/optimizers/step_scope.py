@@ -16,6 +16,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.step import in_a_step, one_step
+from ring_keras.ops.training_step import enter_training_step
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["StepScope", "StepWeight", "current_step", "enter_step", "reduction_step"]
@@ -124,9 +125,11 @@ def current_step() -> StepScope | None:
 @contextlib.contextmanager
 def enter_step(scope: StepScope) -> Iterator[None]:
     """Makes `scope` the current one."""
+    amount = None if scope.weight is None else scope.weight.amount
     _scopes.stack.append(scope)
     try:
-        yield
+        with enter_training_step(amount, scope.present, compiled=scope.compiled):
+            yield
     finally:
         _scopes.stack.pop()
 

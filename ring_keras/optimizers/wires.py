@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals.graphs import is_for_xla
-from ring_keras.ops.allgather import allgather
+from ring_keras.ops.allgather import allgather_all
 from ring_keras.ops.alltoall import alltoall
 from ring_keras.optimizers.graph_wires import GraphInt8, GraphTopK
 from ring_keras.optimizers.native_wires import NativeInt8, NativeTopK
@@ -88,7 +88,7 @@ def _exchanged(
     process_set: ProcessSet,
 ) -> tf.Tensor:
     kind = thin.exchanges[number]
-    exchange = {"alltoall": alltoall, "allgather": allgather}[kind]
+    exchange = {"alltoall": alltoall, "allgather": allgather_all}[kind]
     received = exchange(message, name=f"far_apart/{kind}", process_set=process_set)
     shape, _ = thin.received(number, like, process_set.size())
     return tf.ensure_shape(received, shape)

@@ -171,14 +171,21 @@ def normalized():
     )
 
 
+def with_outputs_of_all(targets, outputs):
+    """A loss with a collective of its own."""
+    own = keras.losses.binary_crossentropy(targets, outputs)
+    return own + 0.1 * tf.reduce_mean(ring.allgather(outputs))
+
+
 def caught_worker(kind):
     """A fit that fails on one rank is caught; the next trains."""
-    passes = 3 if kind == "accumulation" else None
+    passes = {"accumulation": 3, "scaled": 2}.get(kind)
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=passes)
+    if kind == "scaled":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     model = training.compile_model(
         normalized() if kind in IN_A_LAYER else training.build(1),
-        ring.DistributedOptimizer(
-            keras.optimizers.SGD(0.1, gradient_accumulation_steps=passes)
-        ),
+        ring.DistributedOptimizer(optimizer),
         jit_compile=kind == "compiled",
         steps_per_execution=2 if kind == "execution of two" else 1,
     )
@@ -189,6 +196,8 @@ def caught_worker(kind):
             metrics=[RaisesInMetric()],
             jit_compile=False,  # Under XLA it raises nothing.
         )
+    if kind == "gather":
+        model.compile(model.optimizer, with_outputs_of_all, jit_compile=False)
     data = training.dataset(40)
     if kind not in (*IN_A_LAYER, "metric"):
         data = bad_part(known=kind != "unknown length")
@@ -214,6 +223,8 @@ def caught_worker(kind):
         pytest.param("compiled", marks=pytest.mark.slow),
         pytest.param("execution of two", marks=pytest.mark.slow),
         pytest.param("accumulation", marks=pytest.mark.slow),
+        "gather",
+        pytest.param("scaled", marks=pytest.mark.slow),
     ],
 )
 def test_a_fit_that_fails_on_one_rank_can_be_caught(rank_pool, kind, size):
