@@ -42,7 +42,10 @@ def weighted_step(
     ```
 
     The loss must be a mean over the batch. Averages of gradients with
-    `op=ring.Average` are weighted; other collectives do not change.
+    `op=ring.Average` are weighted, and so are gradients that come from other ranks'
+    losses, through a synchronized batch normalization or a collective. To add gradients
+    up, use `DistributedGradientTape(tape, op=ring.Sum)`; a `DistributedOptimizer` with
+    `op=ring.Sum` refuses gradients that came so (RK416).
 
     Examples:
         A rank with 3 examples counts three times as much as one with 1:

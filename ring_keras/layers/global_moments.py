@@ -13,6 +13,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.step import in_a_step
+from ring_keras.ops.training_step import note_weighted
 from ring_keras.optimizers.step_scope import current_step
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -49,20 +50,27 @@ class GlobalMoments:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         process_set = self._ranks()
         sums = _local_sums(inputs, mask, internals.reduction_axes(self._layer))
+        step = current_step()
+        present = None if step is None else step.present
+        if present is not None:
+            sums = tf.where(present, sums, 0)
         if has_peers(process_set):
-            step = current_step()
-            if step is not None and step.present is not None:
-                sums = tf.where(step.present, sums, 0)
             sums = _sum_over_ranks(sums, process_set)
-            if step is not None and step.present is not None:
+            if present is not None:
                 # Nor does a row of zeros have a part in the gradient of the sums.
-                sums = tf.where(step.present, sums, tf.stop_gradient(sums))
+                sums = tf.where(present, sums, tf.stop_gradient(sums))
         count, total, squares = tf.unstack(sums)
         # Keras keeps a batch that is all masked from dividing by zero so.
         smoothed = count if mask is None else count + keras.config.epsilon()
         mean = tf.math.divide_no_nan(total, smoothed)
         distances = squares - 2.0 * mean * total + tf.square(mean) * count
         variance = tf.math.divide_no_nan(tf.maximum(distances, 0.0), smoothed)
+        if present is not None:
+            # Of a set of ranks none of which has a batch: the moving ones stay.
+            mean = tf.where(count > 0, mean, _current(self._layer.moving_mean))
+            variance = tf.where(
+                count > 0, variance, _current(self._layer.moving_variance)
+            )
         return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
 
     def _ranks(self) -> ProcessSet:
@@ -70,6 +78,10 @@ class GlobalMoments:
             return self._process_set
         step = current_step()
         return global_process_set if step is None else step.process_set
+
+
+def _current(statistic: Any) -> tf.Tensor:
+    return tf.cast(tf.convert_to_tensor(statistic), tf.float64)
 
 
 def _local_sums(
@@ -134,6 +146,7 @@ def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
             counts_alike = now is not None and now.weight is None
             if amount is None or counts_alike:
                 return over_ranks(upstream, f"{name}/gradient")
+            note_weighted()
             upstream = over_ranks(upstream * amount, f"{name}/gradient")
             # Of a batch that counts for nothing, in float16 that would be infinite.
             counts = amount > 1e10 * internals.NO_WEIGHT

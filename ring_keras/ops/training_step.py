@@ -32,12 +32,14 @@ __all__ = [
     "in_training_step",
     "may_lack_examples",
     "multiplied_by_own_amount",
+    "note_weighted",
     "own_example_rows",
     "require_examples",
+    "require_unweighted",
 ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingStep:
     """The one that is traced, or run, now.
 
@@ -48,12 +50,14 @@ class TrainingStep:
             where it is what it looks like.
         compiled: Whether XLA compiles it.
         graph: In which it is traced; None if it runs eagerly.
+        weighted: Whether gradients have come from other ranks' losses by `amount`.
     """
 
     amount: tf.Tensor | None
     present: tf.Tensor | None
     compiled: bool
     graph: Any
+    weighted: bool = False
 
 
 class _Scope(threading.local):
@@ -116,10 +120,34 @@ def multiplied_by_own_amount(upstream: Any) -> tf.Tensor:
     step = _reached()
     if step is None or step.amount is None:
         return upstream
+    note_weighted()
     wide = dtype_on_its_way(upstream.dtype)
     sent = tf.cast(upstream, wide) * tf.cast(step.amount, wide)
     # What comes of no examples may be NaN.
     return tf.where(step.amount > 0, sent, 0)
+
+
+def note_weighted() -> None:
+    """What comes from other ranks' losses now is right in an average by `amount`."""
+    if _scope.step is not None:
+        _scope.step.weighted = True
+
+
+def require_unweighted(op: str) -> None:
+    """Before gradients of this step are reduced by an op that does not average.
+
+    Raises:
+        RingKerasError: If some were weighted for an average.
+    """
+    if _scope.step is not None and _scope.step.weighted:
+        raise RingKerasError(
+            "[RK416] "
+            f"with op='{op}' all ranks count alike, and in this step gradients have "
+            "come from other ranks' losses, by a synchronized batch normalization or "
+            "a collective, weighted by examples as an average needs it. Use "
+            f"DistributedGradientTape(tape, op='{op}') and an optimizer that is not "
+            "distributed, or average: leave out op, and take the mean as the loss."
+        )
 
 
 def dtype_on_its_way(dtype: tf.DType) -> tf.DType:

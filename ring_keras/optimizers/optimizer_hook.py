@@ -18,6 +18,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.arguments import Factor
+from ring_keras.ops.training_step import require_unweighted
 from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
@@ -192,6 +193,7 @@ class OptimizerHook:
         )
         step = current_step()
         if not self.adopted or step is None or not step.tape_gradients:
+            self._refuse_weighted()
             return reduce(grads, sources, division=division)
         own = [
             None if id(g) in step.tape_gradients or step.keeps_own(source) else g
@@ -199,11 +201,16 @@ class OptimizerHook:
         ]
         if all(g is None for g in own):
             return list(grads)
+        self._refuse_weighted()
         reduced = reduce(own, sources)
         return [
             g if mine is None else r
             for g, mine, r in zip(grads, own, reduced, strict=True)
         ]
+
+    def _refuse_weighted(self) -> None:
+        if self._reducer.active and self.options.op is not ReduceOp.AVERAGE:
+            require_unweighted(str(self.options.op.value))
 
     def _loss_scale(self) -> Factor:
         """What multiplies the gradients that are about to be reduced."""

@@ -314,6 +314,55 @@ def summed_worker():
     return gradient.numpy(), tape.gradient(loss, scale).numpy()
 
 
+def joined_sets_worker():
+    """The first half of the ranks has 1 batch, the other has 3; each half is a set."""
+    half = ring.size() // 2
+    sets = [ring.add_process_set(range(half))]
+    sets.append(ring.add_process_set(range(half, ring.size())))
+    second = ring.rank() >= half
+    x = np.full([12 if second else 4, 3], 5.0, np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(4)
+    layer = ring.layers.SyncBatchNormalization(
+        process_set=sets[second], momentum=0.5, name="synchronized"
+    )
+    model = keras.Sequential([keras.Input((3,)), layer, keras.layers.Dense(1)])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    model.fit(ring.data.join(data), verbose=0)
+    moving = layer.moving_mean.numpy()
+    for process_set in sets:
+        ring.remove_process_set(process_set)
+    return moving
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_set_without_batches_keeps_its_moving_statistics(rank_pool, size):
+    for moving in rank_pool(size).run(joined_sets_worker):
+        # The mean over the sets, as `fit` takes it, of 5 (1 - 1/2) and 5 (1 - 1/8).
+        np.testing.assert_allclose(moving, (2.5 + 4.375) / 2, rtol=1e-6)
+
+
+def sum_optimizer_worker():
+    normalization = ring.layers.SyncBatchNormalization()
+    layers = [keras.layers.Dense(2), normalization, keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4, 2)), *layers])
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(1.0), op=ring.Sum)
+    before = [variable.numpy() for variable in model.trainable_variables]
+    with ring.data.weighted_step(examples(ring.rank()), model=model) as (mine, _):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model(mine, training=True)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        with pytest.raises(ring.RingKerasError) as caught:
+            optimizer.apply(gradients, model.trainable_variables)
+    after = [variable.numpy() for variable in model.trainable_variables]
+    np.testing.assert_equal(after, before)
+    return str(caught.value)
+
+
+def test_what_was_weighted_for_an_average_is_not_added_up(rank_pool):
+    for message in rank_pool(2).run(sum_optimizer_worker):
+        assert "[RK416]" in message and "op='sum'" in message
+
+
 def test_sums_over_uneven_batches_are_those_of_one_process(rank_pool):
     for ours, theirs in rank_pool(2).run(summed_worker):
         assert relative(ours, theirs) < 1e-4
