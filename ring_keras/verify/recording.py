@@ -19,6 +19,7 @@ from ring_keras.keras_internals.building import create_variables
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
+from ring_keras.optimizers.step_scope import current_step
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.values.reduce_op import ReduceOp
 from ring_keras.verify.learning_rate import final_learning_rate
@@ -220,7 +221,11 @@ class Recording:
             self.structure = tf.nest.pack_sequence_as(
                 data, [None if leaf is None else next(positions) for leaf in leaves]
             )
-            begun = tf.py_function(self._begin_step, present, [])
+            step = current_step()
+            has_batch = None if step is None else step.present
+            if has_batch is None:
+                has_batch = tf.constant(True)
+            begun = tf.py_function(self._begin_step, [has_batch, *present], [])
             # No op of the step, whatever it works on, may come before.
             with tf.control_dependencies([] if tf.executing_eagerly() else [begun]):
                 return train_step(model, data)
@@ -231,8 +236,11 @@ class Recording:
         finally:
             cls.train_step = train_step
 
-    def _begin_step(self, *batch: tf.Tensor) -> None:
-        self.batches.append([_as_array(leaf) for leaf in batch])
+    def _begin_step(self, has_batch: tf.Tensor, *batch: tf.Tensor) -> None:
+        leaves = [_as_array(leaf) for leaf in batch]
+        if not has_batch:  # Where a row of zeros stands for none.
+            leaves = [leaf[:-1] if leaf.ndim else leaf for leaf in leaves]
+        self.batches.append(leaves)
         self._loss_before = _loss(self.model)
         if internals.optimizers_built(self.model) and TrainedState(self.model).ready:
             self.before.append(
