@@ -216,7 +216,8 @@ def _reached() -> TrainingStep | None:
         graph = graph.outer_graph
     if graph is step.graph:
         return step
-    _warn_of_function()
+    if step.amount is not None:
+        _warn_of_function()
     return None
 
 
