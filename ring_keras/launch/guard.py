@@ -140,6 +140,11 @@ def kill_descendants() -> None:
         time.sleep(_KILL_POLL_S)
 
 
+def group_members(group: int) -> list[int]:
+    """Live processes of that group below this one."""
+    return list(_descendants(os.getpid(), group))
+
+
 def reap() -> Ended | None:
     """Takes one ended child, ours or adopted; None if no child has ended."""
     try:
@@ -236,10 +241,13 @@ def _prctl(option: int, value: int | bytes) -> None:
         raise OSError(error, f"prctl: {os.strerror(error)}")
 
 
-def _descendants(ancestor: int) -> Iterator[int]:
-    """Live processes below `ancestor`, but for those that are kept from above."""
+def _descendants(ancestor: int, group: int | None = None) -> Iterator[int]:
+    """Live processes below `ancestor`, but for those that are kept from above.
+
+    Those of that process group; None: all.
+    """
     children: dict[int, list[int]] = {}
-    zombies = set()
+    left_out = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -251,10 +259,10 @@ def _descendants(ancestor: int) -> Iterator[int]:
             fields = rest.split()
             pid, state, parent = int(entry.name), fields[0], int(fields[1])
             children.setdefault(parent, []).append(pid)
-            if state == b"Z":
-                zombies.add(pid)
+            if state == b"Z" or group not in (None, int(fields[2])):
+                left_out.add(pid)
     frontier = [ancestor]
     while frontier:
         below = children.get(frontier.pop(), [])
         frontier += below
-        yield from (pid for pid in below if pid not in zombies)
+        yield from (pid for pid in below if pid not in left_out)

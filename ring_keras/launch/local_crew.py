@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from ring_keras.launch.loop import Loop
 from ring_keras.launch.oom_kills import OomKills
 from ring_keras.launch.output import say
 from ring_keras.launch.places import GENERATION, Place
-from ring_keras.launch.workers import Worker, signal_group, start_rank
+from ring_keras.launch.rank_group import RankGroup
+from ring_keras.launch.workers import Worker, start_rank
 
 __all__ = ["HostJob", "LocalCrew", "RankOutput"]
 
@@ -130,15 +130,16 @@ class LocalCrew(Crew):
             **(more or {}),
         }
         started = start_rank(job.command, environment, cpus)
+        group = RankGroup(
+            self._loop, started.pid, lambda ended: self._note_end(worker, ended)
+        )
         worker = Worker(
             rank=place.rank,
             host_name=self.name,
-            deliver=functools.partial(signal_group, started.pid),
+            deliver=group.signal,
             pid=started.pid,
         )
         self.workers.append(worker)
-        note_end = functools.partial(self._note_end, worker)
-        self._loop.on_child_end(started.pid, note_end)
         self._output.add_rank(place.rank, started.stdout_fd, started.stderr_fd)
         if job.verbose:
             where = f", on CPUs {list(cpus)}" if cpus else ""

@@ -50,6 +50,7 @@ class Loop:
         self._tickers: list[_Callback] = []
         self._soon: collections.deque[_Callback] = collections.deque()
         self._children: dict[int, Callable[[Ended], None]] = {}
+        self._orphan_watchers: list[_Callback] = []
         self._reaps = False
         self._next_tick = time.monotonic() + TICK_S
         self._wake_fd, self._wake_write = wake_on_signals()
@@ -83,6 +84,14 @@ class Loop:
         self._children[pid] = callback
         self._reaps = True
 
+    def on_orphan_end(self, callback: _Callback) -> None:
+        """Calls back whenever a process has ended that a child has left behind."""
+        self._orphan_watchers.append(callback)
+
+    def no_orphan_end(self, callback: _Callback) -> None:
+        """Ends `on_orphan_end`."""
+        self._orphan_watchers.remove(callback)
+
     def call_soon(self, callback: _Callback) -> None:
         """Calls back once, in a turn; from any thread."""
         self._soon.append(callback)
@@ -111,10 +120,15 @@ class Loop:
             for callback in list(self._tickers):
                 callback()
         # All: as a subreaper this process gets what others leave.
+        orphans_ended = False
         while self._reaps and (ended := reap()) is not None:
             note_end = self._children.pop(ended.pid, None)
+            orphans_ended |= note_end is None
             if note_end is not None:
                 note_end(ended)
+        if orphans_ended:
+            for callback in list(self._orphan_watchers):
+                callback()
 
     def run_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Takes turns until it holds; False if it did not within so many seconds."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import is_alive, stop, wait_until, wait_until_dead
-from support.ringrun import Ringrun
+from support.ringrun import PROLOGUE, Ringrun
 
 # A child of its own, and one that leaves the rank's session.
 WITH_CHILDREN = f"""
@@ -97,6 +97,61 @@ def test_a_warning_reaches_the_ranks_and_ends_nothing(ringrun, number):
 
     finished = ringrun.finish(process)
     assert finished.returncode == 0, finished.stderr.decode()
+
+
+SAVES = """
+def save(*_):
+    note("begun")
+    wait_for("may_save")
+    note("saved")
+    sys.exit(0)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, save)
+note("pid0", os.getpid())
+wait_to_be_ended()
+"""
+
+
+def by_a_shell(ringrun, script, *options):
+    """The script as the child of a rank that is a shell; ringrun, and both pids."""
+    file = ringrun.directory / "script.py"
+    file.write_text(PROLOGUE + script)
+    command = f"{sys.executable} {file}; echo done"
+    process = ringrun.start_raw("-np", "1", *options, "bash", "-c", command)
+    (pid,) = ringrun.pids("pid0")
+    shell = _parent(pid)
+    assert Path(f"/proc/{shell}/comm").read_text() == "bash\n"
+    return process, shell, pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("by_agent", [False, True])
+def test_what_a_shell_has_started_has_time_to_save(ringrun, number, by_agent):
+    card = ["--min-np", "1", "--card", str(ringrun.directory / "card")]
+    options = ["--grace-period", "50", *(card if by_agent else [])]
+    process, shell, _ = by_a_shell(ringrun, SAVES, *options)
+
+    process.send_signal(number)
+    ringrun.noted("begun")
+    wait_until_dead([shell])
+    wait_until(lambda: not Path(f"/proc/{shell}").exists(), "its end was noticed")
+    (ringrun.directory / "may_save").touch()
+
+    finished = ringrun.finish(process)
+    assert (ringrun.directory / "saved").exists(), finished.stderr.decode()
+    assert finished.returncode == 128 + number
+    assert finished.stdout == b""  # The shell has ended in the middle.
+
+
+def test_what_a_shell_has_started_is_killed_after_the_grace_period(ringrun):
+    process, _, pid = by_a_shell(ringrun, STUBBORN, "--grace-period", "0.5")
+
+    process.send_signal(signal.SIGTERM)
+
+    finished = ringrun.finish(process)
+    ringrun.noted("asked0")
+    assert "killed the ranks that did not end: [0]" in finished.verdict
+    assert not is_alive(pid)
 
 
 STUBBORN = """
