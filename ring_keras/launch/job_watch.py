@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ring_keras.launch.console import BETWEEN_PARTS
+from ring_keras.launch.event_log import EventLog
 from ring_keras.launch.loop import Loop
 from ring_keras.launch.metrics import MetricsServer
-from ring_keras.launch.output import OutputPump, say
+from ring_keras.launch.output import OutputPump
 from ring_keras.launch.progress import Progress
 from ring_keras.launch.reports import ReportPipe
 from ring_keras.launch.watch_options import WatchOptions
@@ -21,56 +20,6 @@ from ring_keras.launch.workers import Worker
 __all__ = ["JobWatch"]
 
 _LONG_START_S = 20
-
-
-class _EventLog:
-    """Appends events to a file. A full disk costs the file, not the job.
-
-    Args:
-        path: The file; None: nobody reads.
-
-    Raises:
-        OSError: If it cannot be opened.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._fd: int | None = None
-        if path is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._fd = os.open(path, flags, 0o666)
-
-    def add(
-        self,
-        kind: str,
-        text: str,
-        rank: int | None = None,
-        at: float | None = None,
-    ) -> None:
-        """Adds one event.
-
-        Args:
-            kind: "membership": a rank began or ended; "fault": one failed, or the job;
-                or what a rank says.
-            text: A sentence.
-            rank: Whose it is; None: the whole job's.
-            at: When it was, in seconds since 1970. Defaults to now.
-        """
-        if self._fd is None:
-            return
-        when = time.time() if at is None else at
-        event = {"time": round(when, 3), "rank": rank, "kind": kind}
-        line = json.dumps({**event, "text": text}) + "\n"
-        try:
-            # At once, so that lines of several jobs in one file do not mix.
-            os.write(self._fd, line.encode())
-        except OSError as error:
-            say(
-                f"cannot write {self._path} ({error.strerror}): it is incomplete; "
-                "the job goes on"
-            )
-            os.close(self._fd)
-            self._fd = None
 
 
 class JobWatch:
@@ -102,7 +51,7 @@ class JobWatch:
         self._arrivals = arrivals
         self._began_at: float | None = time.monotonic()
         self._output = output
-        self._events = _EventLog(options.event_log)
+        self._events = EventLog(options.event_log, output.say)
         self._ranks: list[Worker] = []
         self._progress: Progress | None = None
         self.report_pipe: Path | None = None
@@ -157,6 +106,7 @@ class JobWatch:
         """The job is over; why, if it went badly."""
         if message is not None:
             self._events.add("fault", message)
+        self._events.close()
 
     def _latest(self) -> dict[int, dict[str, Any]]:
         """A copy: the launcher's thread goes on."""

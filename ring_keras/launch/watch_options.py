@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ring_keras.launch.event_log import require_writable
 from ring_keras.launch.metrics import MetricsOptions, check_metrics
 
 __all__ = ["WatchOptions", "add_options", "check", "merge_timeline"]
@@ -88,7 +89,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Watch
         if options.timeline is not None:
             _check_timeline(options.timeline)
         if options.event_log is not None:
-            options.event_log.open("a").close()
+            require_writable(options.event_log)
     except ValueError as error:
         parser.error(str(error))
     except OSError as error:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
 import time
 
 import pytest
@@ -177,6 +180,64 @@ def test_an_event_log_that_cannot_be_written_is_told_at_the_start(ringrun) -> No
     assert finished.returncode == 2
     assert b"--event-log /no/such/file: No such file" in finished.stderr
     assert not (ringrun.directory / "started").exists()
+
+
+def test_a_pipe_gets_all_events(ringrun, tmp_path) -> None:
+    os.mkfifo(tmp_path / "events")
+    with (tmp_path / "read").open("wb") as read:
+        reader = subprocess.Popen(["cat", tmp_path / "events"], stdout=read)
+    try:
+        script = "note('begun')\nwait_for('go')"
+        process = ringrun.start(script, "--event-log", str(tmp_path / "events"), size=1)
+        ringrun.noted("begun")
+        (tmp_path / "go").touch()
+
+        finished = ringrun.finish(process)
+        assert finished.returncode == 0, finished.stderr.decode()
+        reader.wait(timeout=30)
+    finally:
+        reader.kill()
+    texts = [
+        json.loads(line)["text"] for line in (tmp_path / "read").open(encoding="utf-8")
+    ]
+    here = socket.gethostname()
+    assert texts == [
+        f"rank 0 (host {here}) was started",
+        f"rank 0 (host {here}) exited with code 0",
+    ]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_pipe_that_nobody_reads_does_not_hold_up_the_job(
+    ringrun, tmp_path, is_open
+) -> None:
+    pipe = tmp_path / "events"
+    os.mkfifo(pipe)
+    script = """
+    import json
+    reports = os.open(os.environ["RING_KERAS_REPORT_PIPE"], os.O_WRONLY)
+    event = {"time": 0, "kind": "x", "text": "y" * 50}
+    line = json.dumps({"rank": 0, "event": event}).encode() + b"\\n"
+    for _ in range(15_000):  # More than the pipe and ringrun hold.
+        os.write(reports, line)
+    note("begun")
+    wait_to_be_ended()
+    """
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK) if is_open else None
+    try:
+        process = ringrun.start(script, "--event-log", str(pipe), size=1)
+        ringrun.noted("begun")
+
+        process.send_signal(signal.SIGTERM)
+
+        finished = ringrun.finish(process, timeout_s=30)
+    finally:
+        if reader is not None:
+            os.close(reader)
+    assert finished.returncode == 128 + signal.SIGTERM
+    said = finished.stderr.decode()
+    assert said.count(f"{pipe} does not take events as fast as they come") == 1, said
+    assert said.count(f"{pipe} has not taken the last events") == 1, said
 
 
 @pytest.mark.slow
