@@ -100,9 +100,13 @@ class Visit:
         self._line.settimeout(None)
 
     def is_over(self, timeout_s: float) -> bool:
-        """Whether the desk has closed; waits so long for that."""
+        """Whether the desk has closed; waits so long for that.
+
+        Raises:
+            OSError: If the line is broken. The job may go on.
+        """
         readable, _, _ = select.select([self._line], [], [], timeout_s)
-        return bool(readable)  # It says no more.
+        return bool(readable) and not self._line.recv(1)  # It says no more.
 
 
 class AgentDesk:

@@ -39,7 +39,7 @@ def outcomes_of_agent(
 
     Raises:
         RuntimeError: If the agent does not start, or ends.
-        OSError: If the desk is not reached.
+        OSError: If the desk is not reached, or the line to it breaks.
     """
     try:
         with desk.visited() as visit:

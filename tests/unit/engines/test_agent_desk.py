@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+import struct
 import threading
 import time
 
@@ -12,7 +13,8 @@ import pytest
 from support.processes import wait_until
 
 from ring_keras.engines import agent_desk
-from ring_keras.engines.agent_desk import AgentDesk, JobIsOverError
+from ring_keras.engines.agent_desk import AgentDesk, DeskCard, JobIsOverError
+from ring_keras.network.exchange import receive_request, send_answer
 
 TOKEN = b"of the test"
 
@@ -60,6 +62,28 @@ def test_the_newest_attempt_counts() -> None:
             lambda: list(desk.agents().values()) == ["192.0.2.2:5"],
             "the second is in its place",
         )
+
+
+def test_a_line_that_breaks_does_not_end_the_job() -> None:
+    def take_and_reset() -> None:
+        line, _ = desk.accept()
+        for word in ("welcome", "noted"):
+            _, binding = receive_request(line, TOKEN)
+            send_answer(line, TOKEN, binding, word)
+        assert told.wait(30)
+        # So it sends a reset, and no end of file.
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.close()
+
+    told = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as desk:
+        card = DeskCard("127.0.0.1", desk.getsockname()[1], TOKEN, "nothing")
+        threading.Thread(target=take_and_reset, daemon=True).start()
+        with card.visited() as visit:
+            visit.say(0, 1, "192.0.2.1:5")
+            told.set()
+            with pytest.raises(ConnectionResetError):
+                visit.is_over(30)
 
 
 def test_tasks_are_told_that_the_job_is_over() -> None:
