@@ -8,6 +8,7 @@ import os
 from ring_keras.launch.connection import Connection
 from ring_keras.launch.frames import Output
 from ring_keras.launch.loop import Loop
+from ring_keras.launch.output import read_rest
 
 __all__ = ["WINDOW_NBYTES", "ForwardedOutput"]
 
@@ -63,6 +64,15 @@ class ForwardedOutput:
         self._dropping = True
         self._listen()
 
+    def abandon(self) -> None:
+        """All ranks have ended, and what they have left holds their pipes open."""
+        for fd, (rank, stream) in list(self._streams.items()):
+            data = read_rest(fd)
+            self._end(fd)
+            for piece in [data, b""] if data else [b""]:
+                if not self._dropping:
+                    self._connection.send(Output(rank, stream, piece))
+
     def _listen(self) -> None:
         for fd in self._streams:
             if self._dropping or self._room > 0:
@@ -77,12 +87,15 @@ class ForwardedOutput:
         data = os.read(fd, most)
         rank, stream = self._streams[fd]
         if not data:
-            del self._streams[fd]
-            self._loop.forget(fd)
-            os.close(fd)
+            self._end(fd)
         if self._dropping:
             return
         self._connection.send(Output(rank, stream, data))
         self._room -= len(data)
         if self._room <= 0:
             self._listen()
+
+    def _end(self, fd: int) -> None:
+        del self._streams[fd]
+        self._loop.forget(fd)
+        os.close(fd)

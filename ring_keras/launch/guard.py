@@ -41,6 +41,8 @@ FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *RANKS_SIGNAL
 KILL_TIMEOUT_S = 5.0
 _KILL_POLL_S = 0.01
 
+_told_of: set[int] = set()  # Processes that are left; all that this one knows.
+
 
 class Ended(NamedTuple):
     """How a child of this process ended.
@@ -124,25 +126,39 @@ def heard_signals() -> list[signal.Signals]:
     ]
 
 
-def kill_descendants() -> None:
-    """Kills every process below this one, and waits until they are gone."""
+def kill_descendants(*, tells: bool = True) -> bool:
+    """Kills every process below this one, and waits until they are gone.
+
+    Those that this user may not kill, such as what sudo has started, go on. Each is
+    told of once; not at all unless `tells`.
+
+    Returns:
+        Whether all are gone.
+    """
     deadline = time.monotonic() + KILL_TIMEOUT_S
-    while time.monotonic() < deadline:
+    others: set[int] = set()
+    while descendants := set(_descendants(os.getpid())) - others:
         # What starts between the listing and the kill is in the next listing.
-        descendants = list(_descendants(os.getpid()))
-        if not descendants:
-            return
         for pid in descendants:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            except PermissionError:
+                others.add(pid)
         while reap() is not None:
             pass
+        if time.monotonic() > deadline:
+            return False
         time.sleep(_KILL_POLL_S)
+    if tells and others - _told_of:
+        _tell_of(others - _told_of)
+    return not others
 
 
 def group_members(group: int) -> list[int]:
-    """Live processes of that group below this one."""
-    return list(_descendants(os.getpid(), group))
+    """Live processes of that group below this one, which this user may signal."""
+    return [pid for pid in _descendants(os.getpid(), group) if _may_signal(pid)]
 
 
 def reap() -> Ended | None:
@@ -203,13 +219,35 @@ def _be_front(launcher_pid: int, what: str, then: str) -> int:
         signal.signal(number, signal.SIG_IGN)
     _, status = os.waitpid(launcher_pid, 0)
     code = os.waitstatus_to_exitcode(status)
-    kill_descendants()
+    kill_descendants(tells=code < 0)  # Else the launcher has done so.
     if code >= 0:
         return code
     name = signal.Signals(-code).name
     text = f"ringrun: its {what} was killed by {name}; {then}"
     print(text, file=sys.stderr)
     return 128 - code
+
+
+def _tell_of(others: set[int]) -> None:
+    _told_of.update(others)
+    named = ", ".join(f"{pid} ({_command_name(pid)})" for pid in sorted(others))
+    text = f"ringrun: processes that it may not kill are left: {named}"
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _may_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _command_name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    return "ended"
 
 
 def _private_directory() -> Path:

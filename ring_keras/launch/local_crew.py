@@ -46,6 +46,9 @@ class RankOutput(Protocol):
     def add_rank(self, rank: int, stdout_fd: int, stderr_fd: int) -> None:
         """Takes over the reading ends of a rank's pipes."""
 
+    def abandon(self) -> None:
+        """All ranks have ended, and what they have left holds their pipes open."""
+
 
 class LocalCrew(Crew):
     """Ranks that are children of this process.
@@ -102,7 +105,8 @@ class LocalCrew(Crew):
     def finish(self) -> None:
         """They may have left processes that hold the output open."""
         super().finish()
-        kill_descendants()
+        if not kill_descendants():
+            self._output.abandon()
 
     @property
     def _socket_path(self) -> Path:

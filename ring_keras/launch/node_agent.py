@@ -45,6 +45,10 @@ class _ShownOutput:
         """Takes over the reading ends of a rank's pipes."""
         self._pump.add_rank(rank, stdout_fd, stderr_fd)
 
+    def abandon(self) -> None:
+        """All ranks have ended, and what they have left holds their pipes open."""
+        self._pump.abandon()
+
     def start(self, more_may_come: bool) -> None:
         """When ranks have been added; all of them, or others `finish` ends."""
         self.done = False

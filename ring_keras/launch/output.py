@@ -43,6 +43,7 @@ class _Own(Enum):
     STATUS = auto()
     STREAM = auto()  # One more will be fed.
     RELEASE = auto()  # No rank will be added any more.
+    ABANDON = auto()  # What comes from this host's pipes is not waited for.
 
 
 @dataclass
@@ -188,6 +189,10 @@ class OutputPump:
         """No rank will be added any more."""
         self._put(_Own.RELEASE, b"", lambda _nbytes: None)
 
+    def abandon(self) -> None:
+        """This host's ranks have ended; what they have left holds their pipes open."""
+        self._put(_Own.ABANDON, b"", lambda _nbytes: None)
+
     def feed(self, rank: int, name: str, data: bytes, taken: _Taken) -> None:
         """Takes what a rank of another host printed; nothing: it has closed that.
 
@@ -271,7 +276,7 @@ class OutputPump:
                         os.read(self._wake_fd, _READ_NBYTES)
                         self._take_added()
                         self._take_fed()
-                    else:
+                    elif key.fd in self._selector.get_map():
                         self._read(key.fd, key.data)
                 self._poll_tracebacks()
         finally:
@@ -296,6 +301,16 @@ class OutputPump:
             os.close(fd)
         self._write(stream, data)
 
+    def _abandon(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if key.fd != self._wake_fd:
+                self._selector.unregister(key.fd)
+                data = read_rest(key.fd)
+                os.close(key.fd)
+                if data:
+                    self._write(key.data, data)
+                self._write(key.data, b"")
+
     def _take_added(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
@@ -319,6 +334,8 @@ class OutputPump:
                     self._open_count += 1
                 elif stream is _Own.RELEASE:
                     self._open_count -= 1
+                elif stream is _Own.ABANDON:
+                    self._abandon()
                 else:
                     self._write_own(stream, data)
                 taken(len(data))
@@ -405,6 +422,14 @@ def say(message: str) -> None:
     """Writes a line of ringrun's own to standard error."""
     with contextlib.suppress(OSError):
         write_all(2, OWN_PREFIX + f"{message}\n".encode(errors="replace"))
+
+
+def read_rest(fd: int) -> bytes:
+    """What is in a pipe whose end is not waited for."""
+    os.set_blocking(fd, False)
+    with contextlib.suppress(BlockingIOError):
+        return os.read(fd, _READ_NBYTES)  # All that a pipe holds.
+    return b""
 
 
 def to_reader(write: Callable[[], int]) -> int:

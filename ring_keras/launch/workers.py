@@ -139,8 +139,8 @@ def start_rank(
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Signals a rank of this host, and what it started."""
-    with contextlib.suppress(ProcessLookupError):
+    """Signals a rank of this host, and what it started, as far as this user may."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
