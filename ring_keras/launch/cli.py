@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         return to_reader(lambda: _answer(parser, options))
     if options.take_over is not None:
-        found = take_over_options.taken_over(parser, options)
+        found = take_over_options.taken_over(parser, options, arguments)
         if isinstance(found, int):
             return found
         options = found

@@ -12,6 +12,7 @@ from pathlib import Path
 from ring_keras.config import inherited_environment, replace_environment
 from ring_keras.launch.card import Card, CardError
 from ring_keras.launch.environment import host_environment
+from ring_keras.launch.given_options import given_options
 from ring_keras.launch.hosts import Host
 from ring_keras.launch.output import say
 from ring_keras.launch.ssh import SshOptions
@@ -19,6 +20,8 @@ from ring_keras.launch.tenure import Tenure
 
 __all__ = ["add_options", "check", "hosts_of", "taken_over"]
 
+# What acts on whoever takes a job over, not on the job.
+_BESIDE = {"take_over", "ends_job", "by_majority", "verbose"}
 _LOOPBACK_NAME = "localhost"
 
 
@@ -42,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="go on with the job of that card, in place of the ringrun that has begun "
-        "it. All other options are those of the job",
+        "it. All options are those of the job, but for --end, --by-majority and -v",
     )
     add(
         "--end",
@@ -67,15 +70,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def taken_over(
-    parser: argparse.ArgumentParser, given: argparse.Namespace
+    parser: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    arguments: Sequence[str] | None,
 ) -> argparse.Namespace | int:
     """The options of the job that shall be taken over; or an exit code, once said.
 
     From here on this process has the job's directory and environment.
+
+    Args:
+        parser: Tells the user.
+        given: As parsed.
+        arguments: From which; None: this process's.
     """
     path = given.take_over.absolute()
     if given.command or given.card is not None:
         parser.error("--take-over takes no command, and no --card: the card has both")
+    named = given_options(parser, sys.argv[1:] if arguments is None else arguments)
+    others = [word for name, word in named.items() if name not in _BESIDE]
+    if others:
+        parser.error(
+            f"--take-over takes all options of the job from the card: leave out "
+            f"{', '.join(others)}. Only --end, --by-majority and -v go beside it"
+        )
     try:
         card = Card.read(path)
         os.chdir(card.directory)
@@ -86,6 +103,7 @@ def taken_over(
     options = parser.parse_args(card.arguments)
     if options.launcher_address is not None and not _is_here(options.launcher_address):
         options.launcher_address = None  # Of the host that is lost.
+    options.verbose |= given.verbose
     wanted = Path(card.path)
     options.tenure = Tenure(
         card,

@@ -418,6 +418,13 @@ def test_an_agent_serves_no_launcher_of_an_old_term(
         ),
         (["-np", "1", "--min-np", "1", "--card", "no/c", "true"], "No such file"),
         (["--take-over", "c", "true"], "--take-over takes no command"),
+        (["--take-over", "c", "--dry-run"], "leave out --dry-run. Only --end,"),
+        (["--take-over", "c", "--end", "-np2"], "leave out -np. Only --end,"),
+        (
+            # What would be so without them, too.
+            ["--take-over=c", "-v", "--num-processes", "2", "--grace-period=10"],
+            "leave out --num-processes, --grace-period. Only --end,",
+        ),
         (["--end", "-np", "2", "true"], "--end needs --take-over FILE"),
     ],
 )
