@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import json
 import os
 import signal
@@ -18,22 +20,16 @@ from ring_keras.engines.call_files import CallFiles
 from ring_keras.engines.outcomes import Outcome, RankFailedError, results_of
 from ring_keras.functions.job_output import JobOutput
 from ring_keras.launch import exec_rank
+from ring_keras.launch.cli import make_parser
+from ring_keras.launch.given_options import given_options
 from ring_keras.launch.workers import how_ended
 
 __all__ = ["run"]
 
 _Result = TypeVar("_Result")
 
-# Options of ringrun by which there would be other ranks than `np` says.
-_OTHER_RANKS = {
-    "-n",
-    "-np",
-    "--num-proc",
-    "--host-discovery-script",
-    "--max-np",
-    "--min-np",
-    "--nnodes",
-}
+# What options of ringrun set that would make other ranks than `np` says.
+_OTHER_RANKS = ("size", "min_size", "max_size", "nnodes", "host_discovery_script")
 
 
 def run(
@@ -84,12 +80,12 @@ def run(
     """
     if np < 1:
         raise ValueError(f"run(np={np}): a job has at least 1 rank.")
-    for option in options:
-        if option.partition("=")[0] in _OTHER_RANKS:
-            raise ValueError(
-                f"run(options=[... {option!r} ...]): np={np} says how many ranks there "
-                "are. Start elastic jobs, and those of several nodes, with ringrun."
-            )
+    given = _given(options)
+    for option in (given[name] for name in _OTHER_RANKS if name in given):
+        raise ValueError(
+            f"run(options=[... {option!r} ...]): np={np} says how many ranks there "
+            "are. Start elastic jobs, and those of several nodes, with ringrun."
+        )
     with tempfile.TemporaryDirectory(prefix="ring_keras-run-") as name:
         files, event_log = CallFiles(Path(name)), Path(name, "events.jsonl")
         files.write_call(_pickled(fn, args, kwargs or {}), "cloudpickle")
@@ -98,6 +94,16 @@ def run(
         command += [python or sys.executable, call_rank.__file__, name]
         code = _follow(command)
         return _results(files, event_log, np, code)
+
+
+def _given(options: Sequence[str]) -> dict[str, str]:
+    """Names of the options by what they set; none if ringrun cannot read them."""
+    nobody = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(nobody), contextlib.redirect_stderr(nobody):
+            return given_options(make_parser(), options)
+    except SystemExit:
+        return {}  # It will say so itself.
 
 
 def _pickled(

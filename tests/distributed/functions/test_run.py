@@ -249,6 +249,12 @@ def test_options_are_ringrun_s(capsys):
         {"np": 0},
         {"np": 2, "options": ["--min-np=1"]},
         {"np": 2, "options": ["-np", "3"]},
+        {"np": 2, "options": ["--np", "3"]},
+        {"np": 2, "options": ["-np3"]},
+        {"np": 2, "options": ["--raw", "--num-processes=3"]},
+        {"np": 2, "options": ["--min-num-proc", "1"]},
+        {"np": 2, "options": ["--num_machines", "2"]},
+        {"np": 2, "options": ["--host-discovery-script", "find"]},
     ],
 )
 def test_how_many_ranks_is_said_once(arguments):
