@@ -194,7 +194,7 @@ def _run_job(
     )
     launch = LaunchOptions(
         grace_period_s=options.grace_period_s,
-        output_directory=_output_directory(parser, options.output_dir),
+        output_directory=_output_directory(parser, options),
         colour="NO_COLOR" not in inherited,
         verbose=options.verbose,
         timestamps=options.timestamps,
@@ -525,13 +525,17 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _output_directory(
-    parser: argparse.ArgumentParser, directory: Path | None
+    parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> Path | None:
+    directory: Path | None = options.output_dir
     if directory is not None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            parser.error(f"--output-dir {directory}: {error.strerror}")
+            why = f"--output-dir {directory}: {error.strerror}"
+            without = "what its ranks print from now on is shown here alone"
+            watch_options.refuse(parser, options, why, without)
+            return None
     return directory
 
 

@@ -158,6 +158,9 @@ def check(
     # As Horovod's: without it, no fewer than it began with.
     least = options.size if options.min_size is None else options.min_size
     most, size = options.max_size, options.size
+    if options.tenure is not None:
+        # As many as there are were allowed when the job began.
+        size = max(least, size if most is None else min(size, most))
     if by_node:
         size = sys.maxsize  # How many ranks the others have, they will say.
         if least < 1:

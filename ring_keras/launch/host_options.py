@@ -18,6 +18,7 @@ from ring_keras.config import (
     split_address,
 )
 from ring_keras.launch.allocations import Allocation, allocation
+from ring_keras.launch.card import Card
 from ring_keras.launch.discovery import DiscoveryOptions, first_hosts
 from ring_keras.launch.elastic_options import ELASTIC_TIMEOUT_S, discovery_of
 from ring_keras.launch.hosts import Host, HostsError, fill, parse_hosts, read_hostfile
@@ -202,6 +203,8 @@ def check_hosts(
         if discovery is not None:
             option = "--host-discovery-script"
             return _discovered(options, discovery)
+        if options.tenure is not None:
+            return _taken_over(options)
         if options.hosts is not None:
             hosts = parse_hosts(options.hosts)
         elif options.hostfile is not None:
@@ -226,6 +229,25 @@ def check_hosts(
     if options.max_size is not None:
         options.slots_here = sum(host.slots for host in hosts)
     return None
+
+
+def _taken_over(options: argparse.Namespace) -> list[Host] | None:
+    """Those that have ranks, with the slots that they had, and others of the list."""
+    card: Card = options.tenure.card
+    have = {agent.listed_as: agent.slots for agent in card.agents}
+    listed: list[Host] = []
+    try:
+        if options.hosts is not None:
+            listed = parse_hosts(options.hosts)
+        elif options.hostfile is not None:
+            listed = read_hostfile(options.hostfile)
+    except HostsError as error:
+        say(f"--hostfile: {error}; the job goes on, on the hosts that have its ranks")
+    slots = {host.name: host.slots for host in listed} | have
+    if options.size is None:
+        options.size = max(1, sum(slots.values()))
+    hosts = [Host(name, count) for name, count in slots.items()]
+    return None if _all_here(hosts) else hosts
 
 
 def _given_for_other_hosts(options: argparse.Namespace) -> Iterator[str]:
@@ -319,8 +341,6 @@ def _allocation(
     parser: argparse.ArgumentParser, options: argparse.Namespace
 ) -> Allocation | None:
     """What a scheduler lets us use; None if nothing, or if it does not matter."""
-    if options.tenure is not None:
-        return None  # The card says what it was: its files may be on another host.
     environment = inherited_environment()
     try:
         given = allocation(environment)

@@ -31,8 +31,8 @@ class JobWatch:
         directory: For files of the job.
         output: Shows the status.
         arrivals: Says how many of how many ranks have joined; None: nobody runs.
-        needs_metrics: Whether they must be served, if they are asked for; else it is
-            told if they cannot.
+        needs_all: Whether events must be written, and metrics served, if they are
+            asked for; else it is told if they cannot.
 
     Raises:
         OSError: If a file cannot be made, or nobody can listen there.
@@ -46,12 +46,19 @@ class JobWatch:
         output: OutputPump,
         arrivals: Callable[[], tuple[int, int] | None],
         *,
-        needs_metrics: bool = True,
+        needs_all: bool = True,
     ) -> None:
         self._arrivals = arrivals
         self._began_at: float | None = time.monotonic()
         self._output = output
-        self._events = EventLog(options.event_log, output.say)
+        try:
+            self._events = EventLog(options.event_log, output.say)
+        except OSError as error:
+            if needs_all:
+                raise
+            self._events = EventLog(None, output.say)
+            why = f"cannot write {options.event_log} ({error.strerror})"
+            output.say(f"events are not written any more: {why}")
         self._ranks: list[Worker] = []
         self._progress: Progress | None = None
         self.report_pipe: Path | None = None
@@ -66,7 +73,7 @@ class JobWatch:
             try:
                 MetricsServer(options.metrics, self._latest, self._host_of)
             except OSError as error:
-                if needs_metrics:
+                if needs_all:
                     raise
                 place = f"{options.metrics.host}, port {options.metrics.port}"
                 why = f"this host cannot listen on {place} ({error.strerror})"

@@ -117,7 +117,7 @@ class Launcher:
                 self._directory,
                 self._pump,
                 self._arrivals,
-                needs_metrics=not self._takes_over,  # It may be another host.
+                needs_all=not self._takes_over,  # It may be another host.
             )
         except OSError as error:
             say(f"[RK816] cannot watch the job: {error}")

@@ -156,7 +156,7 @@ class OutputPump:
         """Takes over the reading ends of a rank's pipes.
 
         Raises:
-            OSError: If a file for them cannot be opened, and none has been written.
+            OSError: If a file for them cannot be opened, and the job has not begun.
         """
         for name, fd in (("stdout", stdout_fd), ("stderr", stderr_fd)):
             self._added.put((fd, self._open(rank, name)))
@@ -171,7 +171,7 @@ class OutputPump:
         """Expects `feed` to bring what the rank prints.
 
         Raises:
-            OSError: If a file for it cannot be opened, and none has been written.
+            OSError: If a file for it cannot be opened, and the job has not begun.
         """
         for name in STREAMS:
             self._fed_streams[rank, name] = self._open(rank, name)
@@ -250,7 +250,7 @@ class OutputPump:
             try:
                 file = _RankFile(path, appends=self._appends)
             except OSError as error:
-                if not self._started:
+                if not self._started and not self._appends:
                     raise
                 # The rank may run already, and the job with it.
                 self.say(

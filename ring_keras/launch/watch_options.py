@@ -12,8 +12,9 @@ from pathlib import Path
 
 from ring_keras.launch.event_log import require_writable
 from ring_keras.launch.metrics import MetricsOptions, check_metrics
+from ring_keras.launch.output import say
 
-__all__ = ["WatchOptions", "add_options", "check", "merge_timeline"]
+__all__ = ["WatchOptions", "add_options", "check", "merge_timeline", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -81,24 +82,43 @@ def merge_timeline(path: Path) -> None:
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> WatchOptions:
-    """What was asked for; ends the process, with a message, if it cannot be had."""
+    """What was asked for; ends the process, with a message, if it cannot be had.
+
+    Who takes a job over, maybe on another host, does without, and says so.
+    """
+    metrics, event_log = None, options.event_log
     try:
         metrics = check_metrics(
             options.metrics_host, options.metrics_port, options.metrics_token_file
         )
-        if options.timeline is not None:
-            _check_timeline(options.timeline)
-        if options.event_log is not None:
-            require_writable(options.event_log)
     except ValueError as error:
-        parser.error(str(error))
-    except OSError as error:
-        parser.error(f"--event-log {options.event_log}: {error.strerror}")
+        refuse(parser, options, str(error), "metrics are not served any more")
+    if options.timeline is not None:
+        try:
+            _check_timeline(options.timeline)
+        except ValueError as error:
+            parser.error(str(error))
+    if event_log is not None:
+        try:
+            require_writable(event_log)
+        except OSError as error:
+            why = f"--event-log {event_log}: {error.strerror}"
+            refuse(parser, options, why, "events are not written any more")
+            event_log = None
     return WatchOptions(
         status=not options.no_status and os.isatty(1) and os.isatty(2),
-        event_log=options.event_log,
+        event_log=event_log,
         metrics=metrics,
     )
+
+
+def refuse(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, why: str, without: str
+) -> None:
+    """Ends the process, with a message; a job that was taken over goes on without."""
+    if options.tenure is None:
+        parser.error(why)
+    say(f"{why}; the job goes on, and {without}")
 
 
 def _check_timeline(path: Path) -> None:

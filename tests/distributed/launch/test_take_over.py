@@ -103,6 +103,69 @@ def test_ranks_go_on_with_another_launcher(ringrun: Ringrun, job: LostLauncher) 
     assert not job.card.exists()
 
 
+def test_what_only_the_first_launcher_needs_is_not_missed(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    events, output = ringrun.directory / "logs" / "events", ringrun.directory / "output"
+    token, hosts = ringrun.directory / "token", ringrun.directory / "hosts"
+    events.parent.mkdir()
+    token.touch(mode=0o600)
+    token.write_text("of the test")
+    here = socket.gethostname()
+    hosts.write_text(f"{here} slots=2\n")
+    job.begin(
+        SCRIPT,
+        *("--min-np", "2", "--hostfile", str(hosts), "--event-log", str(events)),
+        *("--metrics-port", "0", "--metrics-token-file", str(token)),
+        *("--output-dir", str(output / "of" / "it")),
+        size=None,
+    )
+    await_met(ringrun, 1, "1: [0, 1]")
+
+    job.lose()
+    events.unlink()
+    events.parent.rmdir()
+    token.unlink()
+    hosts.write_text(f"{here} slots=1\n")
+    output.rename(ringrun.directory / "moved")
+    output.touch()
+    job.take_over("-v")
+    await_met(ringrun, 1, "2: [0, 1]")
+    (ringrun.directory / "enough").touch()
+
+    finished = finish(ringrun, job)
+    said = finished.stderr.decode()
+    assert b"[0] joined 2" in finished.stdout
+    assert f"--metrics-token-file {token}: " in said
+    assert f"--event-log {events}: No such file or directory; the job goes on" in said
+    assert f"--output-dir {output}/of/it: Not a directory; the job goes on" in said
+    assert (
+        f"rank 1 (pid {ringrun.pids('pid.1')[0]}) exited with code 0" in said
+    )  # By -v.
+
+
+def test_an_output_that_cannot_go_on_is_shown_alone(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    output, hosts = ringrun.directory / "output", ringrun.directory / "hosts"
+    hosts.write_text(f"{socket.gethostname()} slots=2\n")
+    options = ["--min-np", "2", "--hostfile", str(hosts), "--output-dir", str(output)]
+    job.begin(SCRIPT, *options, size=None)
+    await_met(ringrun, 1, "1: [0, 1]")
+
+    job.lose()
+    hosts.unlink()
+    (output / "rank.0").rename(output / "moved")
+    (output / "rank.0").touch()
+    job.take_over("--end")
+
+    finished = finish(ringrun, job)
+    said = finished.stderr.decode()
+    assert "stopped by SIGTERM" in finished.verdict
+    assert f"cannot write {output}/rank.0/stdout (File exists)" in said
+    assert f"--hostfile: {hosts}: No such file or directory; the job goes on" in said
+
+
 def test_the_front_says_how_to_go_on(ringrun: Ringrun, job: LostLauncher) -> None:
     job.begin(SCRIPT, "--min-np", "1")
     await_met(ringrun, 0, "1: [0, 1]")
