@@ -84,8 +84,16 @@ class Crew(ABC):
         ended = [w for w in self.workers if w.returncode not in (None, 0)]
         return sum(not worker.told_to_stop for worker in ended)
 
+    @property
+    def leavers(self) -> int:
+        """How many of its ranks run yet, and are to leave."""
+        return sum(worker.running and worker.leaving for worker in self.workers)
+
     def stay(self, slots: int) -> None:
-        """Its host is there, with so many slots; unless it does nothing more."""
+        """Its host is there, with so many slots; unless it does nothing more.
+
+        If it has more ranks than that, the newest ones are to leave.
+        """
         if not self.finishing:
             self._set_leaving(False, slots)
 
@@ -129,5 +137,6 @@ class Crew(ABC):
 
     def _set_leaving(self, leaves: bool, slots: int) -> None:
         self.leaves, self.slots = leaves, slots
-        for worker in self.workers:
-            worker.leaving = leaves
+        running = [worker for worker in self.workers if worker.running]
+        for place, worker in enumerate(running):
+            worker.leaving = place >= slots

@@ -124,7 +124,13 @@ class Fleet:
         for name, host in listed.items():
             crew = self._crews.get(name)
             if crew is not None:
+                before = crew.leavers
                 crew.stay(host.slots)
+                if crew.leavers > before:
+                    self._say(
+                        f"elastic: {name} now has slots for {host.slots}: as many of "
+                        "its ranks stay, and the newest are to leave"
+                    )
             elif now >= self._next_try_at.get(name, 0.0):
                 if name not in self._failures:
                     self._say(f"elastic: {name} has come")

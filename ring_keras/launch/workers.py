@@ -31,7 +31,7 @@ class Worker:
         told_to_stop: Whether it got a signal from us before it ended.
         lost_with: Which host is gone, and why; None unless that was its end.
         told_by_host: Why its host has ended it; None if it has not.
-        leaving: Whether its host shall be given back, once the others do without it.
+        leaving: Whether its place shall be given back, once the others do without it.
         outlived: Whether the others have gone on without it.
         may_run: Whether it is lost with a host that may only be cut off.
     """

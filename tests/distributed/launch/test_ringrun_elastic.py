@@ -455,6 +455,31 @@ def test_what_a_script_has_started_ends_with_it(
     wait_until_dead(started)
 
 
+def test_the_newest_ranks_leave_a_host_that_loses_slots(ringrun: Ringrun) -> None:
+    def await_met(number: int, members: str) -> None:
+        note = ringrun.directory / f"met.{number}"
+        wait_until(lambda: note.exists() and note.read_text() == members, members, 60)
+
+    slots, script = ringrun.directory / "slots", ringrun.directory / "hosts"
+    slots.write_text("3")
+    script.write_text(f"#!/bin/sh\necho {os.uname().nodename}:$(cat {slots})\n")
+    script.chmod(0o700)
+    options = ["--host-discovery-script", str(script), "--min-np", "1", "--max-np", "3"]
+    options += ["--launcher-address", "127.0.0.1"]
+    job = start(ringrun, GO_ON_UNTIL_ENOUGH, *options, size=3)
+    await_met(0, "0 1 2")
+
+    slots.write_text("1")
+    await_met(0, "0")
+    wait_until_dead(ringrun.pids("pid.1", "pid.2"))
+    slots.write_text("2")
+    await_met(0, "0 3")
+    (ringrun.directory / "enough").touch()
+
+    said = finish(ringrun, job, 0).stderr.decode()
+    assert said.count("now has slots for 1: as many of its ranks stay") == 1, said
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.slow
 def test_any_rank_may_be_killed_at_any_time(ringrun: Ringrun, seed: int) -> None:
