@@ -118,6 +118,8 @@ class Agent:
         self._tells: dict[int, Tell] = {}
         self._doctor: HostProgram | None = None
         self._grace_s = _DEFAULT_GRACE_S
+        # By when ranks must end as the job does; None: it does not.
+        self._job_ends_at: float | None = None
         self._ended_because: str | None = None
 
     def run(self, connect: Connect, came: bytes = b"") -> int:
@@ -191,6 +193,8 @@ class Agent:
                 self._succession.take(Card.from_dict(field(message, "card", dict)))
             except CardError as error:
                 raise ProtocolError(str(error)) from None
+        elif message["type"] == "ending":
+            self._note_ending(field(message, "grace_s", float))
         elif message["type"] == "dismiss":
             self.end_ranks("the job is over")
         elif message["type"] == "finish":
@@ -253,7 +257,7 @@ class Agent:
 
     def note_end_of_line(self, reason: str) -> None:
         """The launcher is gone; if another one may come, ranks wait for it."""
-        if self._keeper is None or self.finishing or self.kill_at is not None:
+        if self._keeper is None or self.finishing or self._ends:
             self.end_ranks(reason)
             return
         say(f"the launcher was lost: {reason}; the ranks of this host wait for another")
@@ -270,9 +274,24 @@ class Agent:
         if any(worker.running for worker in self.workers()):
             self._ended_because = reason
             say(f"{reason}: ending the ranks of this host")
+        self.kill_at = self._job_ends_at
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + self._grace_s
         for worker in self.workers():
-            worker.signal(signal.SIGTERM)
-        self.kill_at = time.monotonic() + self._grace_s
+            # Who saves its work at SIGINT may not know SIGTERM, and would die of it.
+            if self._job_ends_at is None or not worker.told_to_stop:
+                worker.signal(signal.SIGTERM)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether ranks have been told to end, by the launcher or in its place."""
+        return self.kill_at is not None or self._job_ends_at is not None
+
+    def _note_ending(self, grace_s: float) -> None:
+        """The launcher ends the job. If it is lost now, nobody shall go on with it."""
+        self._job_ends_at = time.monotonic() + grace_s
+        if self._door is not None:
+            self._door.is_shut = True
 
     def workers(self) -> list[Worker]:
         """The ranks of this host, once they are started."""
@@ -351,7 +370,11 @@ class Agent:
         )
         address = self._door.address
         self._succession = Succession(
-            self.loop, self._directory, address, outage_s, keeper.alone_s
+            self.loop,
+            self._directory,
+            address,
+            outage_s,
+            lambda: 0.0 if self._ends else keeper.alone_s(),
         )
         self.connection.send({"type": "door", "address": address})
 

@@ -84,6 +84,11 @@ class AgentCrew(Crew):
             self._dismissed = True
             self.line.send({"type": "dismiss"})
 
+    def note_ending(self, grace_s: float) -> None:
+        """No other launcher shall go on with its ranks, if this one is lost."""
+        if self.started and self._desk.options.tenure is not None:
+            self.line.send({"type": "ending", "grace_s": grace_s})
+
     def take_card(self, card: Card) -> None:
         """Its agent may have to start that launcher."""
         if self._tenure is not None:

@@ -131,6 +131,10 @@ class Crew(ABC):
         """What another launcher of the job has to know is now this."""
         del card
 
+    def note_ending(self, grace_s: float) -> None:
+        """The job ends: its ranks are told to, and have so long for it."""
+        del grace_s
+
     def dismiss(self, exit_code: int, message: str | None) -> None:
         """The job is over, or will never be; how it ended, in words if badly."""
         del exit_code, message

@@ -360,6 +360,8 @@ class Launcher:
             self._stop(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
     def _stop(self, number: int) -> None:
+        for crew in self._crews:
+            crew.note_ending(self._options.grace_period_s)
         lost = {rank for rank, _, is_lost in self._ended_ranks() if is_lost}
         for worker in self._workers():
             if worker.running and worker.rank in lost:

@@ -391,6 +391,47 @@ def test_who_is_stopped_before_it_has_the_job_says_so(
     assert "stopped by SIGTERM" in finish(ringrun, job).verdict
 
 
+ENDS = """
+def save(*_):
+    note(f"begun.{rank}")
+    if rank == 0:
+        wait_for("may_save")
+        note("saved")
+        sys.exit(0)
+signal.signal(signal.SIGINT, save)
+signal.signal(signal.SIGTERM, lambda *_: note(f"terminated.{rank}"))
+note(f"pid.{rank}", os.getpid())
+deadline = time.monotonic() + 100
+while time.monotonic() < deadline:
+    time.sleep(0.05)
+"""
+
+
+def test_nobody_goes_on_with_a_job_that_was_ending(
+    ringrun: Ringrun, job: LostLauncher
+) -> None:
+    job.begin(ENDS, "--min-np", "1", "--heirs", "--grace-period", "15")
+    pids = ringrun.pids("pid.0", "pid.1")
+    job.await_card()
+    job.process.send_signal(signal.SIGINT)
+    ringrun.noted("begun.0")
+    ringrun.noted("begun.1")
+
+    job.lose()
+    job.take_over("--end")
+
+    finished = ringrun.finish(job.process)
+    assert finished.returncode == 1
+    assert "its ranks are ending" in finished.verdict
+    assert all(map(is_alive, pids))
+    (ringrun.directory / "may_save").touch()
+    ringrun.noted("saved")
+    # Rank 1 is killed at the end of the grace period.
+    wait_until(lambda: job.left() == [], "nothing is left", 60)
+    assert not [*ringrun.directory.glob("terminated.*")]
+    assert not job.card.with_name(f"{job.card.name}.log").exists()
+
+
 def test_a_job_that_cannot_begin_leaves_no_card(
     ringrun: Ringrun, job: LostLauncher
 ) -> None:
