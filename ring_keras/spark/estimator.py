@@ -42,6 +42,10 @@ _OF_RANKS = (
 )
 
 
+# Beside the checkpoints of a run.
+_SEED = "random_seed"
+
+
 @with_accessors
 class KerasEstimator(Estimator, EstimatorParams, MLReadable, MLWritable):
     """Fits a Keras model to a data frame on the ranks of a barrier stage.
@@ -49,8 +53,8 @@ class KerasEstimator(Estimator, EstimatorParams, MLReadable, MLWritable):
     `fit` writes the columns that it needs to the store, once, as Parquet. Each rank
     reads its share of them group by group, trains with `DistributedOptimizer`, and
     rank 0 saves a checkpoint after each epoch. A second `fit` with the same `run_id`
-    goes on with the last one. The rows are removed from the store when `fit` has come
-    to its end.
+    goes on with the last one, and draws rows to validate on by the same seed. The rows
+    are removed from the store when `fit` has come to its end.
 
     Args:
         params: By name; `explainParams()` describes them. `model`, `store`,
@@ -177,9 +181,8 @@ class KerasEstimator(Estimator, EstimatorParams, MLReadable, MLWritable):
     def _fit(self, frame: DataFrame) -> KerasModel:
         options = self._options()
         store, run_id = options["store"], options["run_id"] or _new_run_id()
-        seed = options["random_seed"]
-        if seed is None:
-            seed = secrets.randbits(31)
+        checkpoints = StoreDirectory(store, f"{run_id}/checkpoints")
+        seed = _seed_of_run(StoreDirectory(store, run_id), checkpoints, options)
         content = self.compiled_model()
         columns = ModelColumns(
             options["model"],
@@ -206,7 +209,7 @@ class KerasEstimator(Estimator, EstimatorParams, MLReadable, MLWritable):
                 rows=rows,
                 validation_rows=validation_rows,
                 lengths={n: row.shape[1] for n, row in first.items() if row.ndim > 1},
-                checkpoints=StoreDirectory(store, f"{run_id}/checkpoints"),
+                checkpoints=checkpoints,
                 seed=seed,
             )
             results = run(
@@ -247,6 +250,33 @@ class KerasEstimator(Estimator, EstimatorParams, MLReadable, MLWritable):
         options["val_batch_size"] = options["val_batch_size"] or options["batch_size"]
         options["gradient_compression"] = options["gradient_compression"] or "none"
         return options
+
+
+def _seed_of_run(
+    run: StoreDirectory, checkpoints: StoreDirectory, options: dict[str, Any]
+) -> int:
+    """What draws rows: with another one, a run would validate on what it trained on.
+
+    Raises:
+        ValueError: If the run goes on, and was begun with another one.
+    """
+    kept = run.read(_SEED) if _SEED in run.names() else b""
+    begun = int(kept) if kept.isdigit() else None
+    given: int | None = options["random_seed"]
+    draws = isinstance(options["validation"], float)
+    is_other = given is not None and begun not in (None, given)
+    if is_other and draws and checkpoints.names():
+        raise ValueError(
+            f"This `run_id` has drawn the rows that validate with random_seed={begun}. "
+            "Another one would draw rows on which it has trained: leave it out, or "
+            f"give another `run_id`. Received: random_seed={given}"
+        )
+    seed = begun if given is None else given
+    if seed is None:
+        seed = secrets.randbits(31)
+    if seed != begun:
+        run.write(_SEED, str(seed).encode())
+    return seed
 
 
 def _new_run_id() -> str:

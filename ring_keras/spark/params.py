@@ -187,7 +187,8 @@ class EstimatorParams(ModelParams):
     verbose = _param("verbose", "of rank 0's fit, 0 to 2", TypeConverters.toInt)
     random_seed = _param(
         "random_seed",
-        "of the rows' order, and of what else is drawn; by default another each time",
+        "of the rows' order, and of what else is drawn; by default another for each "
+        "run_id",
         _at_least(0, "random_seed"),
     )
     shuffle = _param(

@@ -79,7 +79,7 @@ def test_two_ranks_train_as_one_process_on_all_rows(
     # The checkpoints stay, the rows do not.
     (run,) = (tmp_path / "of one").iterdir()
     assert run.name == fitted.getRunId()
-    assert [path.name for path in run.iterdir()] == ["checkpoints"]
+    assert {path.name for path in run.iterdir()} == {"checkpoints", "random_seed"}
 
 
 def test_rows_that_a_column_names_validate(
@@ -232,6 +232,25 @@ def test_epochs_are_those_of_all_fits_of_a_run(
     first, again, more = fits
     require_same_weights(again.getModel(), first.getModel(), atol=0)
     require_same_weights(more.getModel(), trained_alone(3), atol=1e-6)
+
+
+def test_a_run_that_goes_on_validates_on_the_same_rows(
+    spark: SparkSession, estimator: Callable[..., KerasEstimator]
+) -> None:
+    ordered = frame(spark).coalesce(1).sortWithinPartitions("id")
+    # Weights stay as they are: the loss of validation says on which rows it is.
+    params = {"run_id": "mine", "validation": 0.4, "random_seed": None}
+    params |= {"optimizer": keras.optimizers.SGD(0.0)}
+
+    losses = [
+        estimator(epochs=epochs, **params).fit(ordered).getHistory()["val_loss"]
+        for epochs in (1, 2, 3)
+    ]
+
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-6)
+    with pytest.raises(ValueError, match=r"has drawn .* Received: random_seed=2147"):
+        estimator(epochs=4, **params | {"random_seed": 2147483648}).fit(ordered)
 
 
 def test_checkpoints_of_another_model_are_refused(
