@@ -88,6 +88,6 @@ def weighted_step(
     scope = StepScope(process_set, StepWeight(count, process_set), present)
     undone: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if model is not None and present is not None:
-        undone = uneven_batches.undone_if(count == 0, own_state(model))
+        undone = uneven_batches.undone_if(count == 0, own_state(model), model.metrics)
     with undone, enter_step(scope):
         yield batch, count
