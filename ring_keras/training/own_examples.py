@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from ring_keras.keras_internals.graphs import new_scalar
+
 __all__ = ["OwnExamples"]
 
 
@@ -19,8 +21,7 @@ class OwnExamples:
     def note(self, count: tf.Tensor) -> None:
         """In a step: how many examples it has."""
         if self._had is None:
-            with tf.init_scope():
-                self._had = tf.Variable(1.0, trainable=False)
+            self._had = _new_variable()
         self._had.assign(tf.cast(count > 0, tf.float32))
 
     def begin(self) -> None:
@@ -31,3 +32,13 @@ class OwnExamples:
     def had(self) -> bool:
         """Whether the last one had."""
         return self._had is None or bool(self._had > 0)
+
+
+def _new_variable() -> tf.Variable:
+    """Of 1; also where a step is traced that has been traced before."""
+    if tf.executing_eagerly():
+        return tf.Variable(1.0, trainable=False)
+    made = new_scalar("ring_keras_had_examples", tf.compat.v1.get_default_graph())
+    with tf.init_scope():
+        made.assign(1.0)
+    return made
