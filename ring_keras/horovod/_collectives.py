@@ -23,6 +23,7 @@ from ring_keras.horovod._gradient_factor import with_gradient_times
 from ring_keras.horovod._op import to_op
 from ring_keras.horovod._reduction import name_of_member, reduce_tensors
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.allgather import allgather_all
 from ring_keras.ops.request_names import name_after
 from ring_keras.values.reduce_op import Average, ReduceOp, Sum
 
@@ -282,11 +283,16 @@ def _allreduce_slices(
     slices: tf.IndexedSlices, op: ReduceOp, name: str | None, process_set: ProcessSet
 ) -> tf.IndexedSlices:
     name = name or name_after([slices], "allreduce")
-    values = allgather(
-        slices.values, name_of_member(name, "values"), process_set=process_set
+    # The same on all ranks, also where one has no examples.
+    values = allgather_all(
+        with_gradient_times(
+            1 / process_set.size(), tf.convert_to_tensor(slices.values)
+        ),
+        name=name_of_member(name, "values"),
+        process_set=process_set,
     )
-    indices = allgather(
-        slices.indices, name_of_member(name, "indices"), process_set=process_set
+    indices = allgather_all(
+        slices.indices, name=name_of_member(name, "indices"), process_set=process_set
     )
     if op == Average:
         values = values / process_set.size()

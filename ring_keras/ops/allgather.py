@@ -31,7 +31,9 @@ def allgather(
     step that weights ranks by their examples, as `fit` and `weighted_step` do, these
     are weighted alike, so a loss over the rows of all ranks trains as in one process,
     however many each has. There a rank that has no batch of its own, as from
-    `ring.data.join`, sends no rows, and gets its row of zeros behind the others' rows.
+    `ring.data.join`, sends no rows, and gets its row of zeros behind the others' rows:
+    where a rank's rows lie, its number tells, gathered as often as it has rows, and
+    not the rows that ranks have counted.
 
     Examples:
         >>> rows = tf.fill([ring.rank() + 1, 2], ring.rank())  # 1 row, and 2 rows.

@@ -35,8 +35,15 @@ __all__ = [
     "note_weighted",
     "own_example_rows",
     "require_examples",
+    "require_same_ranks",
     "require_unweighted",
 ]
+
+
+_WEIGHTED = (
+    "and in this step gradients have come from other ranks' losses, by a synchronized "
+    "batch normalization or a collective, weighted by examples as an average needs it"
+)
 
 
 @dataclass
@@ -118,8 +125,12 @@ def multiplied_by_own_amount(upstream: Any) -> tf.Tensor:
     """
     upstream = tf.convert_to_tensor(upstream)
     step = _reached()
-    if step is None or step.amount is None:
+    if step is None:
         return upstream
+    if step.amount is None:  # All count the same, but who has no batch.
+        if step.present is None:
+            return upstream
+        return tf.where(step.present, upstream, tf.zeros_like(upstream))
     note_weighted()
     wide = dtype_on_its_way(upstream.dtype)
     sent = tf.cast(upstream, wide) * tf.cast(step.amount, wide)
@@ -141,12 +152,22 @@ def require_unweighted(op: str) -> None:
     """
     if _scope.step is not None and _scope.step.weighted:
         raise RingKerasError(
-            "[RK416] "
-            f"with op='{op}' all ranks count alike, and in this step gradients have "
-            "come from other ranks' losses, by a synchronized batch normalization or "
-            "a collective, weighted by examples as an average needs it. Use "
+            f"[RK416] with op='{op}' all ranks count alike, {_WEIGHTED}. Use "
             f"DistributedGradientTape(tape, op='{op}') and an optimizer that is not "
             "distributed, or average: leave out op, and take the mean as the loss."
+        )
+
+
+def require_same_ranks() -> None:
+    """Before gradients of this step are averaged among others than the step's ranks.
+
+    Raises:
+        RingKerasError: If some were weighted for an average among those.
+    """
+    if _scope.step is not None and _scope.step.weighted:
+        raise RingKerasError(
+            "[RK416] the optimizer has another process set than the step, so all of "
+            f"its ranks count alike, {_WEIGHTED}. Give both the same process_set."
         )
 
 
@@ -184,7 +205,7 @@ def require_examples(
             when it runs, on a rank that has none.
     """
     step = _reached()
-    if step is None or step.present is None or step.amount is None or unless is True:
+    if step is None or step.present is None or unless is True:
         return contextlib.nullcontext()
     text = (
         f"[RK414] {function} {name} is in a loss, and this rank has no examples in "

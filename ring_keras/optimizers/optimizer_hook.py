@@ -18,7 +18,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
 from ring_keras.ops.arguments import Factor
-from ring_keras.ops.training_step import require_unweighted
+from ring_keras.ops.training_step import require_same_ranks, require_unweighted
 from ring_keras.optimizers.buckets import BucketPlan
 from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.gradient_values import Gradient
@@ -209,8 +209,12 @@ class OptimizerHook:
         ]
 
     def _refuse_weighted(self) -> None:
-        if self._reducer.active and self.options.op is not ReduceOp.AVERAGE:
+        if not self._reducer.active:
+            return
+        if self.options.op is not ReduceOp.AVERAGE:
             require_unweighted(str(self.options.op.value))
+        elif self._reducer.step_weight() is None:
+            require_same_ranks()
 
     def _loss_scale(self) -> Factor:
         """What multiplies the gradients that are about to be reduced."""

@@ -114,7 +114,14 @@ def fit_worker(kind, gather, eagerly):
 
 
 @pytest.mark.parametrize("eagerly", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", STEPS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "join",
+        "uneven",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("even", "pad")),
+    ],
+)
 def test_rows_of_all_ranks_are_gathered_in_the_loss(rank_pool, kind, eagerly):
     results = rank_pool(2).run(fit_worker, args=(kind, by_allgather, eagerly))
 
@@ -162,6 +169,80 @@ def own_loop_worker():
 def test_they_are_in_a_loop_of_ones_own(rank_pool):
     for weights in rank_pool(2).run(own_loop_worker):
         assert training.largest_difference(weights, alone("join", fits=1)) <= LIMIT
+
+
+def summed_worker():
+    """With a tape that adds up, for which all ranks count the same."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.SGD(0.05)
+
+    @tf.function
+    def step(batch):
+        with ring.data.weighted_step(batch, model=model) as ((x, y), _):
+            with tf.GradientTape() as tape:
+                outputs = model(x, training=True)
+                loss = compared(outputs, ring.allgather(outputs), y)
+                loss = tf.reduce_sum(loss)
+            tape = ring.DistributedGradientTape(tape, op=ring.Sum)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply(gradients, model.trainable_variables)
+
+    for batch in own_batches("join"):
+        step(batch)
+    return model.get_weights()
+
+
+def summed_alone():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.SGD(0.05)
+    for of_first, of_second in STEPS["join"]:
+        rows = [*of_first, *of_second]
+        with tf.GradientTape() as tape:
+            outputs = model(X[rows], training=True)
+            loss = tf.reduce_sum(compared(outputs, outputs, Y[rows]))
+        optimizer.apply(
+            tape.gradient(loss, model.trainable_variables), model.trainable_variables
+        )
+    return model.get_weights()
+
+
+def test_sums_leave_out_who_has_no_batch(rank_pool):
+    for weights in rank_pool(2).run(summed_worker):
+        assert training.largest_difference(weights, summed_alone()) <= LIMIT
+
+
+def of_other_ranks_worker():
+    """The step counts among all ranks, and the optimizer's two are others."""
+    two = ring.add_process_set([0, 1])
+    try:
+        return trained_by(two) if two.included() else ""
+    finally:
+        ring.remove_process_set(two)
+
+
+def trained_by(two):
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.5), process_set=two)
+    optimizer.build(model.trainable_variables)
+    x = tf.constant(X[: 2 + 2 * ring.rank()])
+    with (
+        ring.data.weighted_step((x, x[:, :3])) as ((x, y), _),
+        tf.GradientTape() as tape,
+    ):
+        outputs = model(x, training=True)
+        every = ring.allgather(outputs, process_set=two)
+        loss = tf.reduce_mean(compared(outputs, every, y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        with pytest.raises(ring.RingKerasError) as caught:
+            optimizer.apply(gradients, model.trainable_variables)
+    return str(caught.value)
+
+
+def test_a_step_among_other_ranks_is_refused(rank_pool):
+    for message in rank_pool(3).run(of_other_ranks_worker)[:2]:
+        assert "[RK416] the optimizer has another process set" in message
 
 
 def refused_worker(gather):

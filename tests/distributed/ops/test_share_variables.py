@@ -92,11 +92,14 @@ def check(kind: str, dtype: str) -> None:
             np.testing.assert_array_equal(one.numpy(), value)
 
 
-@pytest.mark.parametrize("kind", ["eager", "graph", "xla"])
+@pytest.mark.parametrize(
+    "kind", ["eager", "graph", pytest.param("xla", marks=pytest.mark.slow)]
+)
 def test_every_rank_gets_each_owners_piece(kind: str, ranks: RankPool) -> None:
     ranks.run(check, args=(kind, "float32"))
 
 
+@pytest.mark.slow
 def test_of_16_bits(ranks: RankPool) -> None:
     ranks.run(check, args=("graph", "float16"))
 
