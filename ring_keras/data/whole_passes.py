@@ -10,6 +10,7 @@ from ring_keras.job.process_set import has_peers
 from ring_keras.keras_internals import calls
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.values.objects import allgather_object
+from ring_keras.values.outcomes import gather_outcomes
 
 __all__ = ["WholePasses"]
 
@@ -65,8 +66,16 @@ class WholePasses:
         run = calls.calling_run(self._model)
         if not self._looks or run is None:
             return
-        found = self._look(run) if self._is_unknown else _WHOLE
-        everyones = self._of_all_ranks(found, "resume/pass")
+
+        def look() -> tuple[str, str]:
+            found = self._look(run) if self._is_unknown else _WHOLE
+            return found, found
+
+        if has_peers(self._process_set):
+            # It runs the user's pipeline: an error in it is told to all.
+            _, everyones = gather_outcomes("data.Resume", look, self._process_set)
+        else:
+            everyones = [look()[0]]
         for stand, what in ((_LONGER, "more"), (_SHORTER, "fewer")):
             ranks = [
                 rank
