@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -156,6 +156,11 @@ def kill_descendants(*, tells: bool = True) -> bool:
     return not others
 
 
+def named(pids: Iterable[int]) -> str:
+    """Processes, for messages."""
+    return ", ".join(f"{pid} ({_command_name(pid)})" for pid in sorted(pids))
+
+
 def group_members(group: int) -> list[int]:
     """Live processes of that group below this one, which this user may signal."""
     return [pid for pid in _descendants(os.getpid(), group) if _may_signal(pid)]
@@ -230,8 +235,7 @@ def _be_front(launcher_pid: int, what: str, then: str) -> int:
 
 def _tell_of(others: set[int]) -> None:
     _told_of.update(others)
-    named = ", ".join(f"{pid} ({_command_name(pid)})" for pid in sorted(others))
-    text = f"ringrun: processes that it may not kill are left: {named}"
+    text = f"ringrun: processes that it may not kill are left: {named(others)}"
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 

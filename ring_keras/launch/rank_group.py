@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from collections.abc import Callable
 
-from ring_keras.launch.guard import RANKS_SIGNALS, Ended, group_members
+from ring_keras.launch.guard import RANKS_SIGNALS, Ended, group_members, named
 from ring_keras.launch.loop import Loop
+from ring_keras.launch.output import say
 from ring_keras.launch.workers import signal_group
 
 __all__ = ["RankGroup"]
+
+# What saves its work is done with it, mostly.
+_TELLS_AFTER_S = 10.0
 
 
 class RankGroup:
@@ -32,6 +38,7 @@ class RankGroup:
         self._note_end = note_end
         self._told_to_end = False
         self._leader: Ended | None = None  # Once it has ended.
+        self._tells_at = math.inf
         loop.on_child_end(pid, self._note_leader_end)
 
     def signal(self, number: int) -> None:
@@ -52,13 +59,22 @@ class RankGroup:
             # whose parent has left the group is seen at the next tick.
             self._loop.on_orphan_end(self._look)
             self._loop.on_tick(self._look)
+            if not self._told_to_end:  # Else it is killed after a while.
+                self._tells_at = time.monotonic() + _TELLS_AFTER_S
             self._look()
         else:
             self._note_end(ended)
 
     def _look(self) -> None:
         assert self._leader is not None
-        if not group_members(self._pid):
+        left = group_members(self._pid)
+        if left and time.monotonic() > self._tells_at:
+            self._tells_at = math.inf
+            say(
+                f"process {self._pid} of a rank was ended by a signal, and ringrun "
+                f"waits for what it has started: {named(left)}"
+            )
+        if not left:
             self._loop.no_orphan_end(self._look)
             self._loop.no_tick(self._look)
             self._note_end(self._leader)

@@ -143,6 +143,21 @@ def test_what_a_shell_has_started_has_time_to_save(ringrun, number, by_agent):
     assert finished.stdout == b""  # The shell has ended in the middle.
 
 
+@pytest.mark.slow  # It is told after ten seconds.
+def test_what_a_shell_has_started_and_does_not_end_is_named(ringrun):
+    process, _, pid = by_a_shell(ringrun, SAVES)
+
+    process.send_signal(signal.SIGUSR1)
+    ringrun.noted("begun")
+    for line in process.stderr:
+        if b"waits for what it has started" in line:
+            break
+    (ringrun.directory / "may_save").touch()
+
+    assert f"{pid} (python".encode() in line
+    assert ringrun.finish(process).returncode == 128 + signal.SIGUSR1
+
+
 def test_what_a_shell_has_started_is_killed_after_the_grace_period(ringrun):
     process, _, pid = by_a_shell(ringrun, STUBBORN, "--grace-period", "0.5")
 
