@@ -245,6 +245,25 @@ def test_a_step_among_other_ranks_is_refused(rank_pool):
         assert "[RK416] the optimizer has another process set" in message
 
 
+def slices_worker():
+    """Sparse gradients in Horovod's way: all ranks apply the same rows."""
+    import ring_keras.horovod.tensorflow as hvd
+
+    @tf.function
+    def step(batch):
+        with ring.data.weighted_step(batch) as ((x, _), _):
+            slices = tf.IndexedSlices(x + 1.0, tf.range(tf.shape(x)[0]), [16, 6])
+            return tf.convert_to_tensor(hvd.allreduce(slices, op=hvd.Sum))
+
+    return [step(batch).numpy().tobytes() for batch in own_batches("join")]
+
+
+def test_slices_are_the_same_where_a_rank_has_no_batch(rank_pool):
+    first, second = rank_pool(2).run(slices_worker)
+
+    assert first == second
+
+
 def refused_worker(gather):
     model = build(ring.DistributedOptimizer(keras.optimizers.SGD(0.5)), gather)
     with pytest.raises(ring.RingKerasError) as e:

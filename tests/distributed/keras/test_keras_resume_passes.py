@@ -103,3 +103,24 @@ def test_parts_of_unknown_passes_are_refused_on_all_ranks(
 
     assert said[0] == said[1]
     assert f"of which ranks [0, 1] have {what} batches" in said[0]
+
+
+def error_behind_a_pass_worker():
+    """What follows the epoch's last batch on rank 1 fails where it is looked for."""
+    model = training.build(3)
+    training.compile_model(model, training.OPTIMIZERS["sgd"]())
+    resume = ring.data.Resume()
+    part = ring.data.shard(training.dataset(24), seed=1, resume=resume)
+    data = part.filter(lambda *_: True).batch(BATCH)
+    if ring.rank() == 1:
+        last = data.take(1)
+        bad = last.map(lambda x, y: (tf.debugging.check_numerics(x / 0.0, "bad"), y))
+        data = data.concatenate(bad)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        model.fit(data, epochs=2, steps_per_epoch=STEPS, callbacks=[resume], verbose=0)
+    return str(caught.value)
+
+
+def test_an_error_behind_a_pass_is_told_to_all(rank_pool):
+    for message in rank_pool(2).run(error_behind_a_pass_worker, timeout_s=60):
+        assert "ring_keras.data.Resume failed on rank 1" in message
