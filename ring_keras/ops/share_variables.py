@@ -117,7 +117,7 @@ def _as_tensors(
     name: str,
     process_set: ProcessSet,
 ) -> None:
-    """Where there is no such op: XLA, and GPUs."""
+    """Where there is no such op: XLA and GPUs; or where it is not wanted."""
     pieces = [
         (variable, shard, piece, one)
         for variable, shard, one in zip(variables, shards, apart, strict=True)

@@ -97,12 +97,10 @@ class FusedUpdate:
         updates: dict[tf.DType, Update] = {}
         others = []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
-            whole, begin = variable, _ALL
-            if isinstance(variable, PieceInPlace):
-                whole, begin = variable
+            is_piece = isinstance(variable, PieceInPlace)
+            whole, begin = variable if is_piece else (variable, _ALL)
             plain = internals.tensorflow_variable(whole)
             states = [] if kind is None else self._states(kind, plain)
-            is_piece = isinstance(variable, PieceInPlace)
             if kind is None or not _can_fuse(
                 gradient, plain, states, is_piece=is_piece
             ):

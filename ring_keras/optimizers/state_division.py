@@ -130,7 +130,7 @@ class StateDivision:
         self._shards = dict.fromkeys(map(internals.variable_key, variables))
         self._buckets = {}
         nbytes = self._place.bucket_nbytes
-        # On one host a piece costs more than a whole variable.
+        # On one host all ranks get all gradients, so no bucket need be even.
         groups = [common] if nbytes is None else in_buckets(common, nbytes)
         for number, group in enumerate(groups):
             for variable, pieces in zip(
