@@ -40,9 +40,7 @@ class AllreduceSharedTensors final : public SharedTensors {
       if (!IsShown(arguments_, i)) continue;
       communicator_.mesh()
           .tensors(communicator_.mesh().rank())
-          ->Isolate(places_[shown++].output,
-                    ElementCount(arguments_.inputs[i].shape) *
-                        SizeOf(arguments_.dtype));
+          ->Isolate(places_[shown++].output, BytesOf(arguments_, i));
     }
   }
 
@@ -96,8 +94,7 @@ std::optional<TensorPlaces> FindTensorPlaces(
   TensorPlaces places;
   for (size_t i = 0; i < arguments.inputs.size(); ++i) {
     if (!IsShown(arguments, i)) continue;
-    const size_t nbytes =
-        ElementCount(arguments.inputs[i].shape) * SizeOf(arguments.dtype);
+    const size_t nbytes = BytesOf(arguments, i);
     const auto input = own.OffsetOf(arguments.inputs[i].data, nbytes);
     const auto output = own.OffsetOf(arguments.outputs[i], nbytes);
     // What peers write must be such that it can be taken away from them.

@@ -18,8 +18,7 @@ size_t SlotOfRoots(const CollectiveArguments& arguments,
                    const Communicator& communicator) {
   std::vector<size_t> sent(communicator.size());
   for (size_t i = 0; i < arguments.inputs.size(); ++i) {
-    sent[RootOf(arguments, i)] +=
-        ElementCount(arguments.inputs[i].shape) * SizeOf(arguments.dtype);
+    sent[RootOf(arguments, i)] += BytesOf(arguments, i);
   }
   return SharedCollective::SlotBytes(
       *std::max_element(sent.begin(), sent.end()), communicator.size());
@@ -91,8 +90,7 @@ std::optional<TensorPlaces> FindSentPlaces(const CollectiveArguments& arguments,
     TensorPlace& place = places.emplace_back();
     // Nobody looks at what another one sends.
     if (RootOf(arguments, i) != communicator.rank()) continue;
-    const size_t nbytes =
-        ElementCount(arguments.inputs[i].shape) * SizeOf(arguments.dtype);
+    const size_t nbytes = BytesOf(arguments, i);
     const auto input = own.OffsetOf(arguments.inputs[i].data, nbytes);
     if (!input) return std::nullopt;
     place = {*input, *input};

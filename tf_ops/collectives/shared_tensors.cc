@@ -11,10 +11,6 @@
 namespace ring_keras {
 namespace {
 
-size_t BytesOf(const CollectiveArguments& arguments, size_t index) {
-  return ElementCount(arguments.inputs[index].shape) * SizeOf(arguments.dtype);
-}
-
 CollectiveArguments WithoutShown(const CollectiveArguments& arguments) {
   CollectiveArguments rest = arguments;
   rest.inputs.clear();
@@ -30,6 +26,10 @@ CollectiveArguments WithoutShown(const CollectiveArguments& arguments) {
 }
 
 }  // namespace
+
+size_t BytesOf(const CollectiveArguments& arguments, size_t index) {
+  return ElementCount(arguments.inputs[index].shape) * SizeOf(arguments.dtype);
+}
 
 bool IsShown(const CollectiveArguments& arguments, size_t index) {
   return BytesOf(arguments, index) >= kLeastSharedTensorBytes;

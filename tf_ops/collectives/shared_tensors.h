@@ -16,6 +16,9 @@
 
 namespace ring_keras {
 
+// Of one tensor.
+size_t BytesOf(const CollectiveArguments& arguments, size_t index);
+
 // Whether a tensor is large, by its shape, which is the same on every rank.
 bool IsShown(const CollectiveArguments& arguments, size_t index);
 
