@@ -292,7 +292,8 @@ class ElasticMembers(Members):
         process.lost = how
         self._losses += 1
         self._last_lost = process
-        self._next_start_at = time.monotonic() + self._cooldown_s()
+        wait_s = self._options.cooldown_after_s(self._losses)
+        self._next_start_at = time.monotonic() + wait_s
         if self._ending is None:
             self._say(f"elastic: {_named(process)} {how}")
 
@@ -419,7 +420,7 @@ class ElasticMembers(Members):
                 process = self._start_one()
             except OSError as error:  # The others need not end for it.
                 self._losses += 1
-                self._next_start_at = now + self._cooldown_s()
+                self._next_start_at = now + self._options.cooldown_after_s(self._losses)
                 self._say(f"elastic: cannot start a process: {error}")
                 return
             if self._losses:
@@ -452,10 +453,6 @@ class ElasticMembers(Members):
     def _most_to_come(self) -> int:
         later = self._wanted() if self._fleet.grows else self._vacancies()
         return len(self._newcomers()) + later
-
-    def _cooldown_s(self) -> float:
-        first, last = self._options.cooldown_s
-        return float(min(last, first * 2.0 ** min(self._losses - 1, 64)))
 
     def _give_up_silent(self, living: list[_Process], now: float) -> None:
         """Kills those that the others have lost although they still run.

@@ -47,6 +47,11 @@ class ElasticOptions:
     cooldown_s: tuple[float, float]
     discovery: DiscoveryOptions | None
 
+    def cooldown_after_s(self, losses: int) -> float:
+        """How long nobody takes the place of what was lost so many times, 1 or more."""
+        first, last = self.cooldown_s
+        return float(min(last, first * 2.0 ** min(losses - 1, 64)))
+
     @property
     def shared(self) -> str:
         """What every node must be given, as options; none where it is the default."""

@@ -208,8 +208,7 @@ class Fleet:
             self._say(f"elastic: {name} was lost: {why}")
         self._told[name] = why
         self._failures[name] = self._failures.get(name, 0) + processes + 1
-        first, last = self._options.cooldown_s
-        wait_s = min(last, first * 2.0 ** min(self._failures[name] - 1, 64))
+        wait_s = self._options.cooldown_after_s(self._failures[name])
         self._next_try_at[name] = now + wait_s
 
     def _failures_of(self, name: str) -> int:

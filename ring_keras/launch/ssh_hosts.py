@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.agent_line import await_greetings
+from ring_keras.launch.awaited_hosts import AwaitedHosts
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.discovery import HostScript
@@ -104,6 +105,8 @@ class SshHosts:
             for host, of_host in zip(self._job.hosts, names, strict=True)
         }
         await_greetings(desk.run_until, [crew.line for crew in crews.values()])
+        if desk.options.elastic is not None and desk.options.elastic.discovery:
+            crews = AwaitedHosts(crews, self.connect, desk).wait()
         crews = self._usable(crews)
         _note_differences(crews.values())
         return self.made_ready(crews)
@@ -150,7 +153,7 @@ class SshHosts:
             self._name_again = functools.partial(fleet.take, self._job.hosts)
             loop.on_tick(self._name_again)
 
-    def connect(self, host: Host) -> Crew:
+    def connect(self, host: Host) -> AgentCrew:
         """Starts an agent on one that comes, or comes back."""
         # Without a question to a server of names, for which all would wait.
         own = host.name in (socket.gethostname(), "localhost", *own_addresses())

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from support.elastic_loop import LOOP, await_sizes
+from support.processes import wait_until
 from support.ringrun import Finished, Ringrun
 from support.ssh_hosts import SshHosts
 
@@ -99,8 +100,15 @@ class Script:
     def __init__(self, ringrun: Ringrun) -> None:
         self._directory = ringrun.directory
         self.path = self._directory / "hosts.sh"
-        self.path.write_text(f"#!/bin/sh\ncat {self._directory}/there\n")
+        there, asked = self._directory / "there", self._directory / "asked"
+        self.path.write_text(f"#!/bin/sh\necho >>{asked}\ncat {there}\n")
         self.path.chmod(0o755)
+
+    @property
+    def asked(self) -> int:
+        """How often it has been asked."""
+        asked = self._directory / "asked"
+        return len(asked.read_text()) if asked.exists() else 0
 
     def there_are(self, lines: str) -> None:
         (self._directory / "soon").write_text(lines)
@@ -130,6 +138,30 @@ def test_a_lost_host_is_tried_again_while_it_is_named(
     assert ringrun.noted("host.2") == "node2"
     assert f"host {nobody}: ssh cannot reach it" in said
     assert said.count("host node2 is back") == 1
+    hosts.wait_until_empty()
+
+
+def test_a_host_that_is_not_up_yet_is_waited_for(
+    ringrun: Ringrun, hosts: SshHosts
+) -> None:
+    script = Script(ringrun)
+    script.there_are("node1\nnode2\n")
+    hosts.set_link(2, "down")
+    options = ["--min-np", "2", "--max-np", "2"]
+    job = start(
+        ringrun, hosts, "--host-discovery-script", str(script.path), *options, size=None
+    )
+    # The second time because that host was not there.
+    wait_until(lambda: script.asked > 1, "the script was asked again", 60)
+
+    hosts.set_link(2, "up")
+
+    await_sizes(ringrun.directory, 1, "[2]", timeout_s=60)
+    finished = stop(ringrun, job)
+    said = finished.stderr.decode()
+    assert finished.returncode == 0, said
+    assert said.count("host node2 is not there yet, and is tried again: ") == 1
+    assert sorted(ringrun.noted(f"host.{n}") for n in (0, 1)) == ["node1", "node2"]
     hosts.wait_until_empty()
 
 
