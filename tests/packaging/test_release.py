@@ -25,7 +25,7 @@ ROOT_DIR = Path(__file__).resolve().parent.parent.parent
 PACKAGE_DIR = Path(ring_keras.__file__).resolve().parent
 
 # These link to what brings its own, TensorFlow and Python.
-_NOT_OF_THE_CORE = ("bindings", "kernels")
+_NOT_OF_THE_CORE = ("bindings", "kernels", "torch")
 
 # Of old_symbols_user.cc.
 FUNCTIONS_OF_OLD_SYMBOLS = ("ExceptionPointers", "Streams", "WaitsUntil")

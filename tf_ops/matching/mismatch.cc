@@ -115,8 +115,8 @@ class Comparison {
       "Build the same model, with the same batch shape, on every rank.";
 
   static constexpr const char* kSameRows =
-      "In a function that XLA compiles every rank needs as many rows. Give all "
-      "ranks batches of one size, or turn jit_compile off.";
+      "Here every rank needs as many rows. Give all ranks tensors of one shape. "
+      "Where XLA has compiled this, it may also do to turn jit_compile off.";
 
   template <typename T>
   Status Say(ErrorCode error_code, const std::string& what, const T& a,

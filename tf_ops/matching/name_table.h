@@ -35,6 +35,12 @@ class NameTable {
     return found->second;
   }
 
+  // The same of a name out of steps; null if it is not remembered.
+  NameUse* Find(const std::string& name) {
+    const auto found = others_.find(name);
+    return found == others_.end() ? nullptr : &found->second;
+  }
+
   // Only by the driver, or while nobody drives. Names whose channel has a
   // window stay: how many may have one is bounded already
   // (transport/shm/kept_windows.h).

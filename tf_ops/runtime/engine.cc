@@ -6,6 +6,7 @@
 #include "tf_ops/collectives/nccl/device_communicator.h"
 #include "tf_ops/collectives/nccl/stream_work.h"
 #include "tf_ops/common/logging.h"
+#include "tf_ops/matching/signature.h"
 #include "tf_ops/runtime/communicator_id.h"
 
 namespace ring_keras {
@@ -181,6 +182,60 @@ void Engine::Dump(const std::string& why) {
                         ProgressEngine::Asker::kThisRank);
   });
   progress_.AwaitDumps();
+}
+
+StatusOr<int> Engine::FirstAwaited(
+    const std::vector<std::pair<int, std::string>>& names) {
+  StatusOr<int> first = -1;
+  WithDriver([&] {
+    mesh_->Pump();
+    const RankEvent* leave = nullptr;
+    bool may_come = names.empty();
+    for (size_t i = 0; i < names.size() && first.ok() && first.value() < 0;
+         ++i) {
+      const StatusOr<bool> awaited =
+          IsAwaited(names[i].first, names[i].second, &leave);
+      may_come |= leave == nullptr;
+      if (!awaited.ok()) first = awaited.status();
+      if (awaited.ok() && awaited.value()) first = static_cast<int>(i);
+    }
+    if (may_come || !first.ok() || first.value() >= 0) return;
+    first = Status(
+        StatusCode::kPeerLost, ErrorCode::kRankLeft,
+        StrCat(leave->description, "; this rank still waits for any to send."));
+  });
+  return first;
+}
+
+StatusOr<bool> Engine::IsAwaited(int communicator_id, const std::string& name,
+                                 const RankEvent** leave) {
+  *leave = nullptr;
+  const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
+  if (member == nullptr) {
+    return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
+                  StrCat("this rank is in no process set ", communicator_id));
+  }
+  Communicator& communicator = *member->communicator;
+  progress_.BreakIfLost(communicator);
+  RING_KERAS_RETURN_IF_ERROR(communicator.status());
+  NameUse* use = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(shared_.mutex);
+    use = member->names.Find(name);
+    // One of this rank's is on its way to meet what a peer has entered.
+    if (use != nullptr && !use->IsIdle()) return false;
+  }
+  const bool has_channel =
+      use != nullptr && use->channel != nullptr && !use->channel->ended();
+  for (int place = 0; place < communicator.size(); ++place) {
+    if (place == communicator.rank()) continue;
+    if (has_channel && use->channel->posts().IsAhead(place)) return true;
+    *leave = progress_.LeaveOf(communicator.ranks()[place]);
+  }
+  UseId id;
+  id.communicator_id = communicator_id;
+  id.name = name;
+  return matcher_.HasKept(KeyOf(id));
 }
 
 void Engine::PrepareDevice(Request& request) {

@@ -89,6 +89,12 @@ class Engine {
   // driver's; returns when it has. It must be quick. From any thread that is no
   // driver.
   void WithDriver(const std::function<void()>& look) noexcept;
+  // The first of these names, on these communicators, whose next use a peer has
+  // entered, and this rank has not; -1: none, as far as has come by now. An
+  // error if a rank was lost, or none is left that may come. From any thread
+  // that is no driver.
+  StatusOr<int> FirstAwaited(
+      const std::vector<std::pair<int, std::string>>& names);
   Recorder& recorder() { return recorder_; }
   // Writes down what is under way, on every rank, and waits some seconds for
   // this one's. From any thread that is no driver.
@@ -116,6 +122,10 @@ class Engine {
   Mesh& mesh() { return *mesh_; }
 
  private:
+  // See FirstAwaited; with the driver. `leave`: how a peer has left, if one
+  // has.
+  StatusOr<bool> IsAwaited(int communicator_id, const std::string& name,
+                           const RankEvent** leave);
   // For tensors on a GPU: what takes too long for the driver. The caller does
   // not hold the mutex.
   void PrepareDevice(Request& request);

@@ -72,6 +72,14 @@ void Matcher::Keep(uint64_t key, int rank, Announcement&& announcement) {
   ++uses.open;
 }
 
+bool Matcher::HasKept(uint64_t key) const {
+  const auto found = uses_.find(key);
+  return found != uses_.end() &&
+         std::ranges::any_of(found->second.peers, [](const Peer& peer) {
+           return !peer.kept.empty();
+         });
+}
+
 void Matcher::ForgetCommunicator(int communicator_id) {
   for (auto entry = uses_.begin(); entry != uses_.end();) {
     Uses& uses = entry->second;

@@ -44,6 +44,8 @@ class Matcher {
   Found Take(uint64_t key, int rank, Announcement& announcement);
   // For an operation that is still to be announced.
   void Keep(uint64_t key, int rank, Announcement&& announcement);
+  // Whether a peer has announced a use that this rank has not.
+  bool HasKept(uint64_t key) const;
 
   // Forgets steps before `step` of the communicator: operations that have
   // ended, and each announcement for which `drop(announcement)`.

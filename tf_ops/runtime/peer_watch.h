@@ -53,6 +53,11 @@ class PeerWatch {
   // is given to OnLost().
   std::vector<BrokenLink> FindBrokenLinks(Clock::time_point now);
   bool any_left() const { return !left_.empty(); }
+  // How a rank has left; null if it has not.
+  const RankEvent* LeaveOf(int rank) const {
+    const auto found = left_.find(rank);
+    return found == left_.end() ? nullptr : &found->second.event;
+  }
   bool any_lost() const { return !lost_.empty(); }
   // Ends operations that have begun and still need data of a rank that left,
   // all of whose data have been read.

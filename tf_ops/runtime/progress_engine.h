@@ -87,6 +87,7 @@ class ProgressEngine {
   void BreakIfLost(Communicator& communicator) const {
     peers_.BreakIfLost(communicator);
   }
+  const RankEvent* LeaveOf(int rank) const { return peers_.LeaveOf(rank); }
 
  private:
   using Clock = Operation::Clock;

@@ -190,6 +190,19 @@ Status Runtime::Run(RepeatedCall& call,
   });
 }
 
+StatusOr<int> Runtime::FirstAwaited(
+    std::vector<std::pair<int, std::string>> names) {
+  return impl_->WithJob([&](Job& job) -> StatusOr<int> {
+    for (auto& [communicator_id, name] : names) {
+      if (!IsOfMembership(communicator_id, job.communicator_base())) {
+        return Outlived(name, job.generation());
+      }
+      communicator_id = LocalCommunicatorId(communicator_id);
+    }
+    return job.engine().FirstAwaited(names);
+  });
+}
+
 void Runtime::Interrupt(int communicator_id) {
   std::shared_lock<std::shared_mutex> lock(impl_->mutex);
   if (impl_->job == nullptr) return;

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tf_ops/common/export.h"
@@ -57,6 +58,9 @@ class RING_KERAS_EXPORT Runtime {
   // The same of a call that is made again and again. `before_waiting` runs if
   // it cannot end within some microseconds.
   Status Run(RepeatedCall& call, const std::function<void()>& before_waiting);
+
+  // See Engine.
+  StatusOr<int> FirstAwaited(std::vector<std::pair<int, std::string>> names);
 
   // A thread gives up waiting for a collective of this communicator, or of all:
   // what is pending there fails on all ranks.

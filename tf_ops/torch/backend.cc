@@ -110,6 +110,16 @@ void RingBackend::shutdown() {
 }
 
 void RingBackend::abort() {
+  decltype(any_receives_) any_receives;
+  {
+    std::lock_guard<std::mutex> lock(receiving_);
+    any_receives.swap(any_receives_);
+  }
+  for (const auto& [tag, receives] : any_receives) {
+    for (const auto& receive : receives) {
+      receive->GiveUp("recv() from any rank was pending when its group ended.");
+    }
+  }
   for (const Meeting& meeting : Meetings()) {
     if (meeting.under_way->requests > 0) {
       Runtime::Get().Interrupt(meeting.communicator_id);

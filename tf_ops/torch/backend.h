@@ -4,16 +4,19 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "tf_ops/common/collective_kind.h"
 #include "tf_ops/runtime/request.h"
+#include "tf_ops/torch/any_receive.h"
 #include "tf_ops/torch/roll_call.h"
 #include "tf_ops/torch/tensors.h"
 #include "tf_ops/torch/work.h"
@@ -124,6 +127,17 @@ class RingBackend : public c10d::Backend {
   const Meeting& PairWith(int place);
   // From the rank at place `source` to another one; one of them is this one.
   WorkPtr Transfer(Tensors& tensors, int source, int destination, int tag);
+  // How ranks call what the one at place `source` sends.
+  std::string NameOfSend(int source, int tag) const;
+  // Finds a sender for each receive from any rank with this tag, the first one
+  // first, until there are no more.
+  void FindSenders(int tag);
+  enum class Search { kGoesOn, kWaits, kIsOver };
+  // The same for the first one, as far as senders are known by now.
+  Search FindSender(int tag);
+  // The place of a rank that has begun to send with this tag what nobody here
+  // is about to receive; none if there is none.
+  std::optional<int> FirstSender(int tag);
 
   WorkPtr AllreduceInto(const Tensors& tensors, const Tensors& outputs,
                         const c10d::ReduceOp& op, Call call);
@@ -161,9 +175,17 @@ class RingBackend : public c10d::Backend {
   RollCall roll_call_;
   std::chrono::milliseconds timeout_;
   const std::chrono::milliseconds engine_timeout_;
-  uint64_t calls_ = 0;
+  std::atomic<uint64_t> calls_{0};
   std::mutex mutex_;
   std::map<int, Meeting> made_;  // By the other's place; guarded by the mutex.
+
+  // Held while a receive begins: so nobody else takes what a rank was found to
+  // send.
+  std::mutex receiving_;
+  // By tag, those without a sender, as they were begun; guarded by receiving_.
+  std::map<int, std::deque<c10::intrusive_ptr<AnyReceive>>> any_receives_;
+  // Whoever sends most shall not be the only one; guarded by receiving_.
+  int last_found_ = 0;
 };
 
 // The other ranks hear, in place of `count` requests, why this one has none.

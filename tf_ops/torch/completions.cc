@@ -33,6 +33,11 @@ class Threads {
     }
   }
 
+  bool ending() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return ended_;
+  }
+
   void End() {
     std::unique_lock<std::mutex> lock(mutex_);
     ended_ = true;
@@ -125,6 +130,8 @@ void RunOnThread(std::function<void()> task) {
 }
 
 void EndThreads() { ThreadsOfProcess().End(); }
+
+bool AreThreadsEnding() { return ThreadsOfProcess().ending(); }
 
 void RunAt(std::chrono::steady_clock::time_point when,
            std::function<void()> task) {

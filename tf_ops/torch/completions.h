@@ -20,6 +20,8 @@ void RunAt(std::chrono::steady_clock::time_point when,
 // Waits for the tasks that are under way. Later ones are never run: the
 // interpreter ends, and what they keep may be Python's.
 void EndThreads();
+// Whether it has been called: a task that waits must end.
+bool AreThreadsEnding();
 
 }  // namespace ring_keras::torch_backend
 

@@ -2,13 +2,35 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "tf_ops/runtime/communicator_id.h"
 #include "tf_ops/runtime/runtime.h"
 #include "tf_ops/torch/backend.h"
 #include "tf_ops/torch/call.h"
+#include "tf_ops/torch/completions.h"
 
 namespace ring_keras::torch_backend {
+namespace {
+
+// Between two looks for somebody who sends.
+constexpr std::chrono::microseconds kShortestNap{20};
+constexpr std::chrono::microseconds kLongestNap{1000};
+
+void CheckSendable(const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "expected one tensor, got ",
+                    tensors.size());
+  CheckTensors(tensors);
+  TORCH_CHECK_VALUE(
+      tensors[0].is_cpu(),
+      "[RK670] the back end ring sends between two ranks from host memory "
+      "alone, got a tensor on ",
+      tensors[0].device(),
+      ". Send tensor.cpu(), or use all_to_all, or make a group of NCCL's: "
+      "new_group(backend=\"nccl\").");
+}
+
+}  // namespace
 
 // All groups that live with the same default group share these communicators.
 // Their members need not meet to make one: its number follows from both ranks,
@@ -44,24 +66,18 @@ const RingBackend::Meeting& RingBackend::PairWith(int place) {
   return made_.try_emplace(place, id).first->second;
 }
 
+std::string RingBackend::NameOfSend(int source, int tag) const {
+  return StrCat("torch/send/", LocalCommunicatorId(everyone_.communicator_id),
+                "/", source, "/", tag);
+}
+
 RingBackend::WorkPtr RingBackend::Transfer(Tensors& tensors, int source,
                                            int destination, int tag) {
   const bool sends = source == getRank();
   const Meeting& meeting = PairWith(sends ? destination : source);
-  const std::string name =
-      StrCat("torch/send/", LocalCommunicatorId(everyone_.communicator_id), "/",
-             source, "/", tag);
+  const std::string name = NameOfSend(source, tag);
   try {
-    TORCH_CHECK_VALUE(tensors.size() == 1, "expected one tensor, got ",
-                      tensors.size());
-    CheckTensors(tensors);
-    TORCH_CHECK_VALUE(
-        tensors[0].is_cpu(),
-        "[RK670] the back end ring sends between two ranks from host memory "
-        "alone, got a tensor on ",
-        tensors[0].device(),
-        ". Send tensor.cpu(), or use all_to_all, or make a group of NCCL's: "
-        "new_group(backend=\"nccl\").");
+    CheckSendable(tensors);
     Call call(*this, meeting, sends ? c10d::OpType::SEND : c10d::OpType::RECV,
               sends ? "ring:send" : "ring:recv", /*waits=*/false, timeout_,
               tensors);
@@ -88,16 +104,94 @@ RingBackend::WorkPtr RingBackend::send(Tensors& tensors, int destination,
 }
 
 RingBackend::WorkPtr RingBackend::recv(Tensors& tensors, int source, int tag) {
+  std::lock_guard<std::mutex> lock(receiving_);
   return Transfer(tensors, source, getRank(), tag);
 }
 
-RingBackend::WorkPtr RingBackend::recvAnysource(Tensors& /*tensors*/,
-                                                int /*tag*/) {
-  TORCH_CHECK_VALUE(false,
-                    "[RK160] the back end ring receives from a rank that it is "
-                    "told, as in recv(tensor, src=0). To hear from any rank, "
-                    "send who it is with a collective, or make a group of "
-                    "gloo's: new_group(backend=\"gloo\").");
+// The engine knows who has entered a send. A thread asks it, and enters the
+// receive from that rank for the first who waits.
+RingBackend::WorkPtr RingBackend::recvAnysource(Tensors& tensors, int tag) {
+  CheckSendable(tensors);
+  for (int place = 0; place < getSize(); ++place) {
+    if (place != getRank()) PairWith(place);
+  }
+  auto receive = c10::make_intrusive<AnyReceive>(getRank(), tensors, timeout_);
+  std::lock_guard<std::mutex> lock(receiving_);
+  auto& receives = any_receives_[tag];
+  receives.push_back(receive);
+  if (receives.size() == 1) {
+    RunOnThread([self = c10::intrusive_ptr<RingBackend>::reclaim_copy(this),
+                 tag] { self->FindSenders(tag); });
+  }
+  return receive;
+}
+
+void RingBackend::FindSenders(int tag) {
+  auto nap = kShortestNap;
+  while (!AreThreadsEnding()) {
+    switch (FindSender(tag)) {
+      case Search::kIsOver:
+        return;
+      case Search::kGoesOn:
+        nap = kShortestNap;
+        break;
+      case Search::kWaits:
+        std::this_thread::sleep_for(nap);
+        nap = std::min(2 * nap, kLongestNap);
+    }
+  }
+}
+
+RingBackend::Search RingBackend::FindSender(int tag) {
+  std::unique_lock<std::mutex> lock(receiving_);
+  auto found = any_receives_.find(tag);
+  if (found == any_receives_.end()) return Search::kIsOver;
+  const c10::intrusive_ptr<AnyReceive> first = found->second.front();
+  lock.unlock();
+  const bool has_failed = first->HasFailed();  // Tells whoever wants to know.
+  lock.lock();
+  found = any_receives_.find(tag);
+  if (found == any_receives_.end()) return Search::kIsOver;
+  auto& receives = found->second;
+  if (receives.front() != first) return Search::kGoesOn;
+
+  WorkPtr receive;
+  std::optional<int> source;
+  std::exception_ptr error;
+  try {
+    if (!has_failed) {
+      source = FirstSender(tag);
+      if (!source.has_value()) return Search::kWaits;
+    }
+    if (first->Claim()) {
+      receive = Transfer(first->tensors(), *source, getRank(), tag);
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  receives.pop_front();
+  const bool is_last = receives.empty();
+  if (is_last) any_receives_.erase(found);
+  lock.unlock();
+  if (receive != nullptr) first->Begin(*source, std::move(receive));
+  if (error != nullptr && first->Claim()) first->Fail(error);
+  return is_last ? Search::kIsOver : Search::kGoesOn;
+}
+
+std::optional<int> RingBackend::FirstSender(int tag) {
+  std::vector<int> places;
+  std::vector<std::pair<int, std::string>> names;
+  for (int i = 1; i <= getSize(); ++i) {
+    const int place = (last_found_ + i) % getSize();
+    if (place == getRank()) continue;
+    places.push_back(place);
+    names.emplace_back(PairWith(place).communicator_id, NameOfSend(place, tag));
+  }
+  const StatusOr<int> first = Runtime::Get().FirstAwaited(std::move(names));
+  TORCH_CHECK_WITH(DistBackendError, first.ok(), first.status().CodedMessage());
+  if (first.value() < 0) return std::nullopt;
+  last_found_ = places[first.value()];
+  return last_found_;
 }
 
 }  // namespace ring_keras::torch_backend

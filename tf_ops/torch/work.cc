@@ -15,7 +15,6 @@
 #include "tf_ops/runtime/signals.h"
 
 namespace ring_keras::torch_backend {
-namespace {
 
 std::exception_ptr ErrorOf(const std::string& message) {
   try {
@@ -25,14 +24,10 @@ std::exception_ptr ErrorOf(const std::string& message) {
   }
 }
 
-// What a handler of the program's has raised, such as KeyboardInterrupt, if one
-// has.
 void RaiseFromHandler() {
   const pybind11::gil_scoped_acquire acquire;
   pybind11::module_::import("ring_keras._native").attr("raise_from_handler")();
 }
-
-}  // namespace
 
 RingWork::RingWork(int rank, c10d::OpType type, const char* title,
                    std::vector<at::Tensor> results, int communicator_id,

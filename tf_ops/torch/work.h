@@ -8,9 +8,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -20,6 +22,13 @@
 #include "tf_ops/torch/streams.h"
 
 namespace ring_keras::torch_backend {
+
+// torch's error of a back end.
+std::exception_ptr ErrorOf(const std::string& message);
+
+// What a handler of the program's has raised, such as KeyboardInterrupt, if one
+// has.
+void RaiseFromHandler();
 
 // It keeps the memory that the engine works on, and ends when the engine has
 // ended all of its requests.

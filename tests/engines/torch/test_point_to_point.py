@@ -172,8 +172,6 @@ def test_groups_and_those_made_anew():
 def refused_worker():
     rank, size = begin()
     other = 1 - rank
-    with pytest.raises(ValueError, match="RK160"):
-        dist.recv(torch.zeros(1))
     with pytest.raises(RuntimeError, match="RK302"):
         if rank == 0:
             dist.send(torch.zeros(3), 1)
