@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 
 from ring_keras.jax import order
 from ring_keras.jax.library import has_wait, library, number_of
+from ring_keras.values.arguments import require_collective_dtype
 
 __all__ = ["Started", "run", "start", "wait"]
 
@@ -95,6 +96,8 @@ def _call(
             "weight" as a number or an array, and others.
     """
     library()
+    for array in arrays:  # The library takes any other type for float32.
+        require_collective_dtype(jnp.dtype(array.dtype).name, given.get("kind", target))
     options: dict[str, Any] = {}
     operands = list(before)
     weight = given.pop("weight", None)

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 from jax._src import dispatch, effects
-from jax._src.core import eval_jaxpr
+from jax._src.core import eval_jaxpr, trace_state_clean
 from jax._src.interpreters import mlir
 from jax.extend.core import Primitive
 
@@ -63,19 +63,25 @@ def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
     It begins in microseconds, as one without collectives does, where what `jax.jit`
     compiles takes 0.2 ms, and more with many arrays. Its collectives keep their order
-    among themselves. To keep that among several functions, too, let each take what the
-    one before it has given, as a training step takes the weights.
+    among themselves. To keep that among several functions, and other collectives, let
+    each take what the one before it has given, as a training step takes the weights:
+    else one of them may meet that of another on another rank, if it has the same name.
 
     Args:
-        function: It gives a tree of arrays. The compiled one has no derivative, and no
-            `vmap`; in it there may be both.
+        function: It gives a tree of arrays.
         options: Of `jax.jit`, such as `donate_argnums`.
 
     Returns:
-        The compiled function.
+        The compiled function. Within another that JAX traces, it is that of `jax.jit`.
     """
-    compiled: Callable[..., Any] = jax.jit(contained(function), **options)
-    return compiled
+    compiled = jax.jit(contained(function), **options)
+    part_of_another = jax.jit(function, **options)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (compiled if trace_state_clean() else part_of_another)(*args, **kwargs)
+
+    return call
 
 
 def contained(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,8 @@ Importing it registers the back end and the rendezvous `ring://`. The ranks are 
 `init_method` can be left out.
 """
 
+from typing import NoReturn
+
 from ring_keras.config import prefer_keras_backend
 
 # Keras need not be there. If it is, it may say otherwise.
@@ -22,3 +24,12 @@ from ring_keras.torch.registration import register
 __all__ = ["monitored_barrier"]
 
 register()
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Says what this module is to whoever looks for Horovod's names in it."""
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}: it registers the back end "
+        "`ring` of torch.distributed. Horovod's names for PyTorch are in "
+        "ring_keras.horovod.torch"
+    )

@@ -271,6 +271,12 @@ def order_worker():
         """Called in functions that are compiled by themselves."""
         return [sums(slow(n, 0.0) + k) for k, n in enumerate(rows)]
 
+    quick = ring_jax.jit(lambda value: ring_jax.allreduce(value, "sum", name="same"))
+
+    def nested(rows):
+        """What begins quickly by itself is part of another."""
+        return [quick(slow(n, 0.0) + k) for k, n in enumerate(rows)]
+
     def branches(rows):
         return [
             jax.lax.cond(k % 2 == 0, sums, lambda x: 2 * sums(x), slow(n, 0.0) + k)
@@ -304,7 +310,7 @@ def order_worker():
         return [jax.grad(jax.grad(value))(start), *jax.jvp(value, (start,), (1.0,))]
 
     found = {}
-    for case in (helpers, branches, losses, again, second):
+    for case in (helpers, nested, branches, losses, again, second):
         for compiled in (jax.jit, ring_jax.jit):
             rows = tuple(1500 if k % 2 == rank else 4 for k in range(4))
             function = compiled(lambda case=case, rows=rows: case(rows))
@@ -320,6 +326,7 @@ def test_all_ranks_keep_the_order_of_the_program(threads):
 
     expected = {
         "helpers": [0, 2, 4, 6],
+        "nested": [0, 2, 4, 6],
         "branches": [0, 4, 4, 12],
         # d/dw of k * (2w)^2 with the sum's own gradient: summed over both ranks.
         "losses": [8 * k for k in range(4)],

@@ -424,3 +424,24 @@ def test_values_that_a_failed_step_has_taken_are_told_of(units, way):
         assert then[1].startswith("[RK664] model 'sequential' has lost its values")
         assert batch[1].startswith("[RK664]")
     assert_equal_on_all([state for *_, state in found])
+
+
+def complex_worker():
+    """A gradient of a type that no collective moves, which is longer than it looks."""
+    import keras
+
+    import ring_keras as ring
+
+    ring.init()
+    weight = keras.Variable(jax.numpy.ones(4, "complex64"), dtype="complex64")
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    optimizer.build([weight])
+    gradient = jax.numpy.full(4, 1.0 + ring.rank(), "complex64")
+    return message_of(lambda: optimizer.apply([gradient], [weight]))
+
+
+def test_a_gradient_that_cannot_travel_is_refused():
+    for kind, text in ranks(complex_worker, 2):
+        assert kind == "TypeError", text
+        assert "RK403" in text
+        assert "complex64" in text

@@ -138,7 +138,8 @@ def failing_worker():
             dist.send(torch.zeros(4), 0)
     # What is sent later arrives: nobody takes it for the one that waited.
     if rank == 0:
-        assert dist.recv(got := torch.zeros(1)) == 1
+        got = torch.zeros(1)
+        assert dist.recv(got) == 1
         assert got.item() == 5
         pending = dist.irecv(torch.zeros(1))
     else:
@@ -177,7 +178,8 @@ def left_worker():
     if rank == 2:  # Another one may still send, and does.
         dist.send(torch.tensor([2.0]), 0)
         return None
-    assert dist.recv(got := torch.zeros(1)) == 2
+    got = torch.zeros(1)
+    assert dist.recv(got) == 2
     with pytest.raises(RuntimeError, match="RK202") as caught:
         dist.recv(got)
     return str(caught.value)

@@ -140,3 +140,10 @@ def test_it_trains_as_one_process(tmp_path: Path, name: str) -> None:
             rtol=1e-12,
             atol=1e-12,
         )
+
+
+def test_who_looks_for_horovods_names_is_told_where_they_are():
+    import ring_keras.torch
+
+    with pytest.raises(AttributeError, match=r"ring_keras\.horovod\.torch"):
+        _ = ring_keras.torch.DistributedOptimizer
