@@ -5,7 +5,7 @@ which reads and writes all of it. One op does the same, rounding after rounding.
 makes one loop of Keras's ops by itself, so it gets those.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -19,13 +19,13 @@ from ring_keras.optimizers.gradient_values import Gradient
 
 __all__ = ["FusedUpdate", "PieceInPlace"]
 
-# Updates a variable from an element on, and what the optimizer keeps for these
-# elements, by their gradient.
-Update: TypeAlias = Callable[[tf.Variable, int, Sequence[tf.Variable], tf.Tensor], None]
-
-
 # As the first element: they all are updated.
 _ALL: Final = -1
+
+
+# A variable of no more bytes is updated by one op with others like it, which spares
+# TensorFlow some microseconds for each. One with more than that keeps a thread busy.
+_SMALL_BYTES: Final = 64 << 10
 
 
 class PieceInPlace(NamedTuple):
@@ -38,6 +38,19 @@ class PieceInPlace(NamedTuple):
 
     whole: Any
     begin: int
+
+
+class _One(NamedTuple):
+    """What an op updates, by what."""
+
+    variable: tf.Variable
+    begin: int
+    states: list[tf.Variable]
+    gradient: tf.Tensor
+
+
+# Updates them by one op, at a rate.
+_Update: TypeAlias = Callable[[Sequence[_One]], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,7 @@ class _Kind:
 
     numbers: tuple[str, ...]
     states: tuple[str, ...]
-    begin: Callable[[Any, tf.DType, tf.Tensor], Update]
+    begin: Callable[[Any, tf.DType, tf.Tensor], _Update]
 
 
 class FusedUpdate:
@@ -94,7 +107,7 @@ class FusedUpdate:
             learning_rate: Of this step.
         """
         kind = self._kind_now(learning_rate)
-        updates: dict[tf.DType, Update] = {}
+        fused: dict[tf.DType, list[_One]] = {}
         others = []
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             is_piece = isinstance(variable, PieceInPlace)
@@ -107,11 +120,15 @@ class FusedUpdate:
                 others.append((gradient, variable))
                 continue
             dtype = plain.dtype.base_dtype
-            if dtype not in updates:
-                rate = keras.ops.cast(learning_rate, dtype.name)
-                updates[dtype] = kind.begin(self._optimizer, dtype, rate)
-            updates[dtype](plain, begin, states, tf.cast(gradient, dtype))
-        if others or not updates:
+            one = _One(plain, begin, states, tf.cast(gradient, dtype))
+            fused.setdefault(dtype, []).append(one)
+        for dtype, ones in fused.items():
+            assert kind is not None
+            rate = keras.ops.cast(learning_rate, dtype.name)
+            update = kind.begin(self._optimizer, dtype, rate)
+            for together in _by_op(ones):
+                update(together)
+        if others or not fused:
             type(self._optimizer)._backend_update_step(
                 self._optimizer,
                 [gradient for gradient, _ in others],
@@ -180,30 +197,41 @@ def _can_fuse(
     )
 
 
-def _momentum(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
+def _by_op(ones: Sequence[_One]) -> Iterator[list[_One]]:
+    """Those that one op updates: all small ones on a device, or a larger one."""
+    small: dict[str, list[_One]] = {}
+    for one in ones:
+        nbytes = one.gradient.shape.num_elements() * one.gradient.dtype.size
+        if nbytes > _SMALL_BYTES:
+            yield [one]
+        else:
+            small.setdefault(one.variable.device, []).append(one)
+    yield from small.values()
+
+
+def _handles(variables: Iterable[tf.Variable]) -> list[tf.Tensor]:
+    return [variable.handle for variable in variables]
+
+
+def _momentum(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> _Update:
     """Of `keras.optimizers.SGD`."""
     decay = keras.ops.cast(optimizer.momentum, dtype.name)
 
-    def update(
-        variable: tf.Variable,
-        begin: int,
-        states: Sequence[tf.Variable],
-        gradient: tf.Tensor,
-    ) -> None:
+    def update(ones: Sequence[_One]) -> None:
         _libraries.ops().ring_keras_update_by_momentum(
-            variable=variable.handle,
-            momentum=states[0].handle,
+            variables=_handles(one.variable for one in ones),
+            momenta=_handles(one.states[0] for one in ones),
             rate=rate,
             decay=decay,
-            gradient=gradient,
-            begin=begin,
+            gradients=[one.gradient for one in ones],
+            begins=[one.begin for one in ones],
             nesterov=bool(optimizer.nesterov),
         )
 
     return update
 
 
-def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
+def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> _Update:
     """Of `keras.optimizers.Adam` and `AdamW`, whose decay comes before."""
     # As Keras computes it: `cast` makes float32 of a number before anything else, where
     # arithmetic does not.
@@ -213,22 +241,17 @@ def _adam(optimizer: Any, dtype: tf.DType, rate: tf.Tensor) -> Update:
     second = ops.power(ops.cast(optimizer.beta_2, dtype.name), step)
     rate = rate * ops.sqrt(1 - second) / (1 - first)
 
-    def update(
-        variable: tf.Variable,
-        begin: int,
-        states: Sequence[tf.Variable],
-        gradient: tf.Tensor,
-    ) -> None:
+    def update(ones: Sequence[_One]) -> None:
         _libraries.ops().ring_keras_update_by_adam(
-            variable=variable.handle,
-            momentum=states[0].handle,
-            velocity=states[1].handle,
+            variables=_handles(one.variable for one in ones),
+            momenta=_handles(one.states[0] for one in ones),
+            velocities=_handles(one.states[1] for one in ones),
             rate=rate,
             momentum_share=tf.constant(1 - optimizer.beta_1, dtype),
             velocity_share=tf.constant(1 - optimizer.beta_2, dtype),
             epsilon=tf.constant(optimizer.epsilon, dtype),
-            gradient=gradient,
-            begin=begin,
+            gradients=[one.gradient for one in ones],
+            begins=[one.begin for one in ones],
         )
 
     return update

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -22,11 +23,13 @@ using tensorflow::Var;
 
 // Variables that nobody else reads or writes while it lives. The locks are
 // taken in the order that TensorFlow takes them in.
-template <size_t kCount>
 class LockedVariables {
  public:
-  absl::Status Lock(OpKernelContext* context) {
-    for (size_t i = 0; i < kCount; ++i) {
+  // The first `count` inputs.
+  absl::Status Lock(OpKernelContext* context, int count) {
+    variables_.resize(count);
+    in_order_.resize(count);
+    for (int i = 0; i < count; ++i) {
       const absl::Status status = tensorflow::LookupResource(
           context, tensorflow::HandleFromInput(context, i), &variables_[i]);
       if (!status.ok()) return status;
@@ -51,8 +54,8 @@ class LockedVariables {
   Var& operator[](size_t i) { return *variables_[i]; }
 
  private:
-  std::array<tensorflow::core::RefCountPtr<Var>, kCount> variables_;
-  std::array<Var*, kCount> in_order_ = {};
+  std::vector<tensorflow::core::RefCountPtr<Var>> variables_;
+  std::vector<Var*> in_order_;
   bool is_locked_ = false;
 };
 
@@ -64,18 +67,27 @@ absl::Status WrongGradient(const Tensor& gradient, const Tensor& variable) {
       variable.shape().DebugString() + ".");
 }
 
-// The variables come first among the inputs, then scalars, then the gradient.
+// For each gradient there are kVariables variables. These come first among the
+// inputs, by what they are, then scalars, then the gradients.
 template <typename T, size_t kVariables>
 class UpdateKernel : public OpKernel {
  public:
   explicit UpdateKernel(OpKernelConstruction* construction)
       : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("begin", &begin_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("begins", &begins_));
+    int count = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &count));
+    OP_REQUIRES(construction, static_cast<size_t>(count) == begins_.size(),
+                absl::InvalidArgumentError(
+                    type_string() + ": there are " + std::to_string(count) +
+                    " variables, and `begins` of " +
+                    std::to_string(begins_.size()) + "."));
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& gradient = context->input(num_inputs() - 1);
-    for (int i = kVariables; i < num_inputs() - 1; ++i) {
+    const int count = static_cast<int>(begins_.size());
+    const int first_gradient = num_inputs() - count;
+    for (int i = first_scalar(); i < first_gradient; ++i) {
       OP_REQUIRES(
           context,
           tensorflow::TensorShapeUtils::IsScalar(context->input(i).shape()),
@@ -84,24 +96,31 @@ class UpdateKernel : public OpKernel {
               " must be a scalar, and is of shape " +
               context->input(i).shape().DebugString() + "."));
     }
-    LockedVariables<kVariables> variables;
-    OP_REQUIRES_OK(context, variables.Lock(context));
-    std::array<T*, kVariables> data;
-    for (size_t i = 0; i < kVariables; ++i) {
-      OP_REQUIRES_OK(context, MakeOwn(context, variables[i]));
-      const Tensor& tensor = *variables[i].tensor();
-      // Of the model's own, the first, it may be a piece.
-      const bool is_piece = i == 0 && begin_ != kWhole;
-      const int64_t begin = is_piece ? begin_ : 0;
-      OP_REQUIRES(
-          context,
-          tensor.dtype() == DataTypeToEnum<T>::value &&
-              (is_piece ? begin + gradient.NumElements() <= tensor.NumElements()
-                        : tensor.shape() == gradient.shape()),
-          WrongGradient(gradient, tensor));
-      data[i] = static_cast<T*>(tensor.data()) + begin;
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, first_scalar()));
+    std::vector<std::array<T*, kVariables>> data(count);
+    for (int k = 0; k < count; ++k) {
+      const Tensor& gradient = context->input(first_gradient + k);
+      for (size_t i = 0; i < kVariables; ++i) {
+        Var& variable = variables[i * count + k];
+        OP_REQUIRES_OK(context, MakeOwn(context, variable));
+        const Tensor& tensor = *variable.tensor();
+        // Of the model's own, the first, it may be a piece.
+        const bool is_piece = i == 0 && begins_[k] != kWhole;
+        const int64_t begin = is_piece ? begins_[k] : 0;
+        OP_REQUIRES(context,
+                    tensor.dtype() == DataTypeToEnum<T>::value && begin >= 0 &&
+                        (is_piece ? begin + gradient.NumElements() <=
+                                        tensor.NumElements()
+                                  : tensor.shape() == gradient.shape()),
+                    WrongGradient(gradient, tensor));
+        data[k][i] = static_cast<T*>(tensor.data()) + begin;
+      }
     }
-    Run(context, data, gradient.flat<T>().data(), gradient.NumElements());
+    for (int k = 0; k < count; ++k) {
+      const Tensor& gradient = context->input(first_gradient + k);
+      Run(context, data[k], gradient.flat<T>().data(), gradient.NumElements());
+    }
   }
 
  protected:
@@ -110,8 +129,9 @@ class UpdateKernel : public OpKernel {
                    const std::array<T*, kVariables>& data, const T* gradient,
                    int64_t count) = 0;
 
-  static T Scalar(OpKernelContext* context, int input) {
-    return context->input(input).scalar<T>()();
+  // Which of them, from 0.
+  T Scalar(OpKernelContext* context, int which) const {
+    return context->input(first_scalar() + which).template scalar<T>()();
   }
 
   // By as many threads as TensorFlow's own ops of so many bytes.
@@ -128,7 +148,11 @@ class UpdateKernel : public OpKernel {
  private:
   static constexpr int64_t kWhole = -1;
 
-  int64_t begin_ = kWhole;
+  int first_scalar() const {
+    return static_cast<int>(kVariables * begins_.size());
+  }
+
+  std::vector<int64_t> begins_;  // Of each gradient.
 };
 
 template <typename T>
@@ -142,8 +166,8 @@ class UpdateByMomentumKernel : public UpdateKernel<T, 2> {
  protected:
   void Run(OpKernelContext* context, const std::array<T*, 2>& data,
            const T* gradient, int64_t count) override {
-    const MomentumUpdate<T> update = {this->Scalar(context, 2),
-                                      this->Scalar(context, 3), nesterov_};
+    const MomentumUpdate<T> update = {this->Scalar(context, 0),
+                                      this->Scalar(context, 1), nesterov_};
     this->ForEachPart(context, count, [&](int64_t begin, int64_t count) {
       update.Run(data[0] + begin, data[1] + begin, gradient + begin, count);
     });
@@ -162,8 +186,8 @@ class UpdateByAdamKernel : public UpdateKernel<T, 3> {
   void Run(OpKernelContext* context, const std::array<T*, 3>& data,
            const T* gradient, int64_t count) override {
     const AdamUpdate<T> update = {
-        this->Scalar(context, 3), this->Scalar(context, 4),
-        this->Scalar(context, 5), this->Scalar(context, 6)};
+        this->Scalar(context, 0), this->Scalar(context, 1),
+        this->Scalar(context, 2), this->Scalar(context, 3)};
     this->ForEachPart(context, count, [&](int64_t begin, int64_t count) {
       update.Run(data[0] + begin, data[1] + begin, data[2] + begin,
                  gradient + begin, count);

@@ -210,22 +210,72 @@ def test_who_updates_otherwise_does_so(rank_pool: RankPools) -> None:
     rank_pool(1).run(update_otherwise)
 
 
+def trace_sizes() -> None:
+    counts = (3, 20_000, 16_384, 16_385, 1)
+    weights = [keras.Variable(np.ones(count, "float32")) for count in counts]
+    weights.append(keras.Variable(np.ones(3, "float64")))
+    optimizer = ring.DistributedOptimizer(MAKERS["momentum"]())
+    optimizer.build(weights)
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply([tf.ones_like(weight.value) for weight in weights], weights)
+
+    step()
+    graph = step.get_concrete_function().graph
+    sizes = [
+        [
+            int(gradient.shape[0])
+            for gradient in op.inputs[-len(op.get_attr("begins")) :]
+        ]
+        for op in graph.get_operations()
+        if op.type in OPS
+    ]
+    # Small ones of a type by one op, which another thread need not help.
+    assert sorted(sizes) == [[3], [3, 16_384, 1], [16_385], [20_000]]
+
+
+def test_one_op_updates_all_small_variables(rank_pool: RankPools) -> None:
+    rank_pool(1).run(trace_sizes)
+
+
+def update(
+    variables: list[tf.Variable],
+    momenta: list[tf.Variable],
+    gradients: list[Any],
+    decay: Any = 0.9,
+    begins: list[int] | None = None,
+) -> None:
+    _libraries.ops().ring_keras_update_by_momentum(
+        variables=[variable.handle for variable in variables],
+        momenta=[momentum.handle for momentum in momenta],
+        rate=0.5,
+        decay=decay,
+        gradients=gradients,
+        begins=begins or [-1] * len(variables),
+        nesterov=False,
+    )
+
+
 def test_who_has_read_a_variable_keeps_its_value() -> None:
     variable, momentum = tf.Variable([1.0, 2.0]), tf.Variable([0.0, 0.0])
     read = tf.identity(variable.read_value())
 
-    _libraries.ops().ring_keras_update_by_momentum(
-        variable=variable.handle,
-        momentum=momentum.handle,
-        rate=0.5,
-        decay=0.9,
-        gradient=variable.read_value(),
-        nesterov=False,
-    )
+    update([variable], [momentum], [variable.read_value()])
 
     np.testing.assert_array_equal(read, [1.0, 2.0])
     np.testing.assert_array_equal(variable, [0.5, 1.0])
     np.testing.assert_array_equal(momentum, [-0.5, -1.0])
+
+
+def test_pieces_beside_wholes() -> None:
+    variables = [tf.Variable([1.0] * 5), tf.Variable([2.0, 2.0])]
+    momenta = [tf.Variable([0.0] * 2), tf.Variable([0.0] * 2)]
+
+    update(variables, momenta, [[2.0, 4.0], [1.0, 1.0]], begins=[3, -1])
+
+    np.testing.assert_array_equal(variables[0], [1.0, 1.0, 1.0, 0.0, -1.0])
+    np.testing.assert_array_equal(variables[1], [1.5, 1.5])
 
 
 @pytest.mark.parametrize(
@@ -238,7 +288,7 @@ def test_who_has_read_a_variable_keeps_its_value() -> None:
             [0.0] * 2,
             [0.9],
             [1.0] * 2,
-            r"input 3 must be a scalar, and is of shape \[1\]",
+            r"input 5 must be a scalar, and is of shape \[1\]",
         ),
     ],
     ids=["twice", "momentum", "gradient", "decay"],
@@ -246,15 +296,17 @@ def test_who_has_read_a_variable_keeps_its_value() -> None:
 def test_what_does_not_fit_is_refused(
     second: list[float] | None, decay: Any, gradient: list[float], message: str
 ) -> None:
-    variable = tf.Variable([1.0, 2.0])
+    first, variable = tf.Variable([1.0]), tf.Variable([1.0, 2.0])
     momentum = variable if second is None else tf.Variable(second)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        _libraries.ops().ring_keras_update_by_momentum(
-            variable=variable.handle,
-            momentum=momentum.handle,
-            rate=0.5,
-            decay=decay,
-            gradient=gradient,
-            nesterov=False,
+        update(
+            [first, variable], [tf.Variable([0.0]), momentum], [[1.0], gradient], decay
         )
+
+    np.testing.assert_array_equal(first, [1.0])  # None or all.
+
+
+def test_as_many_places_as_variables() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`begins` of 2"):
+        update([tf.Variable([1.0])], [tf.Variable([0.0])], [[1.0]], begins=[-1, -1])

@@ -181,7 +181,9 @@ def test_a_step_of_fit_reduces_gradients_and_nothing_else(rank_pool):
         assert types == ["RingKerasAllreduceStart", "RingKerasAllreduceWait"]
         assert len(wait_follows) > 1
         assert wait_follows == [False] * (len(wait_follows) - 1) + [True]
-        assert updates == ["RingKerasUpdateByAdam"] * count
+        # All of them are small: one op updates them.
+        assert count > 1
+        assert updates == ["RingKerasUpdateByAdam"]
 
 
 def one_rank_worker():
