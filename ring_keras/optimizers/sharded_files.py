@@ -5,6 +5,7 @@ All ranks save together, as each has a part; each loads its own part of a file.
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,8 @@ class ShardedFiles:
     ) -> None:
         self._optimizer = optimizer
         self._process_set = process_set
+        # Where what was loaded last is kept, if it is to be given to other ranks.
+        self._kept: Callable[[], _Kept | None] = lambda: None
 
     def install(self) -> None:
         """Puts the methods into the optimizer."""
@@ -118,13 +121,22 @@ class ShardedFiles:
         rank = self._process_set.ranks[self._process_set.rank()]
         for index, variable in enumerate(variables):
             _assign_own(variable, store[str(index)], rank)
+        # What was loaded before is gone: no other rank is to get it.
+        earlier = self._kept()
+        if earlier is not None:
+            earlier.pop(id(self._optimizer), None)
         if _loading.kept is not None:
             values = [np.array(store[str(index)]) for index in range(len(variables))]
             _loading.kept[id(self._optimizer)] = values
+            self._kept = weakref.ref(_loading.kept)
+
+
+class _Kept(dict[int, list[Any]]):
+    """By the `id` of an optimizer: what its variables have in a file."""
 
 
 class _Loading(threading.local):
-    kept: dict[int, list[Any]] | None = None
+    kept: _Kept | None = None
 
 
 _loading = _Loading()
@@ -135,9 +147,10 @@ def loading_for_all() -> Iterator[dict[int, list[Any]]]:
     """Keeps what is loaded in it, as one rank loads what all are to have.
 
     Yields:
-        By the `id` of an optimizer: what the file has for its variables.
+        By the `id` of an optimizer: what the file has for its variables, until that
+        optimizer loads another file.
     """
-    before, _loading.kept = _loading.kept, {}
+    before, _loading.kept = _loading.kept, _Kept()
     try:
         yield _loading.kept
     finally:
