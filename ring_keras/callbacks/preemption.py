@@ -18,6 +18,7 @@ from ring_keras import keras_internals as internals
 from ring_keras.callbacks.backup_files import BackupFiles, require_built
 from ring_keras.callbacks.backup_writer import BackupWriter
 from ring_keras.errors import RingKerasError
+from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.hooking import shards_state
@@ -30,6 +31,7 @@ from ring_keras.optimizers.sharded_files import (
 from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
+from ring_keras.training.root_rank import root_of
 from ring_keras.values.objects import allgather_object
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -90,17 +92,23 @@ class Preemption(keras.callbacks.Callback):
             several hosts all must reach it, because the next start may put that rank on
             another host.
         signals: Signals that end training. Slurm sends the one that `--signal` names.
-        root_rank: The rank that saves.
+        root_rank: The rank that saves and restores, whose state all ranks take.
+            Defaults to that of `Distributed` or `BroadcastGlobalVariables`, or else to
+            the first rank that trains the model.
+
+    Raises:
+        ValueError: From `fit`, on all ranks, if these name another rank.
     """
 
     counts_every_batch = True
+    restores_for_all = True
 
     def __init__(
         self,
         backup_dir: str | Path,
         *,
         signals: Sequence[int] = (signal.SIGTERM,),
-        root_rank: int = 0,
+        root_rank: int | None = None,
     ) -> None:
         super().__init__()
         self._backup_dir = str(backup_dir)
@@ -109,6 +117,7 @@ class Preemption(keras.callbacks.Callback):
         self._signals = tuple(signals)
         self.root_rank = root_rank
         # Of one call of `fit`.
+        self._root = 0
         self._fit: DistributedFit | None = None
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
@@ -129,6 +138,9 @@ class Preemption(keras.callbacks.Callback):
         fit = DistributedFit.begin(self)
         if fit is None:
             raise outside_of_fit(self)
+        callbacks = calls.calling_callback_list()
+        assert callbacks is not None
+        self._root = self._common_root(callbacks.callbacks)
         self._fit = fit
         fit.when(Moment.STEPS_END, self, self._after_steps)
         fit.when(Moment.VALIDATION_ENDS, self, self._meet)
@@ -154,8 +166,6 @@ class Preemption(keras.callbacks.Callback):
         self._ranks_will_meet = False
         if self._handlers is not None:  # Of a `fit` that raised.
             self._handlers.remove()
-        callbacks = calls.calling_callback_list()
-        assert callbacks is not None
         self._handlers = _Handlers(
             self.model, callbacks, self._signals, self._leave_validation
         )
@@ -177,7 +187,7 @@ class Preemption(keras.callbacks.Callback):
                 give_loaded(
                     internals.optimizers_of(self.model),
                     loaded,
-                    self.root_rank,
+                    self._root,
                     process_set_of(self.model),
                 )
             return
@@ -185,7 +195,7 @@ class Preemption(keras.callbacks.Callback):
             raise failure
         raise RingKerasError(
             "[RK610] "
-            f"ring_keras.callbacks.Preemption: rank {self.root_rank} cannot restore "
+            f"ring_keras.callbacks.Preemption: rank {self._root} cannot restore "
             "its backup. Its own error says why: if the model is another one now, "
             "give it another backup_dir."
         )
@@ -404,7 +414,23 @@ class Preemption(keras.callbacks.Callback):
         process_set = process_set_of(self.model)
         if not process_set.included():
             return False
-        return process_set.rank() == process_set.position_of(self.root_rank)
+        return process_set.rank() == process_set.position_of(self._root)
+
+    def _common_root(self, callbacks: list[keras.callbacks.Callback]) -> int:
+        """The rank whose state all take in this `fit`."""
+        process_set = process_set_of(self.model)
+        if not has_peers(process_set):
+            return process_set.ranks[0]
+        root = root_of(callbacks, process_set.ranks)
+        if self.root_rank not in (None, root):
+            raise ValueError(
+                "[RK524] "
+                "ring_keras.callbacks.Preemption would restore a backup on rank "
+                f"{self.root_rank}, and all ranks of this fit() take weights and state "
+                f"of rank {root}. Leave root_rank out of Preemption. Received: "
+                f"root_rank={self.root_rank}"
+            )
+        return root
 
 
 class _Handlers:

@@ -11,11 +11,13 @@ def root_of(callbacks: Iterable[keras.callbacks.Callback], ranks: Sequence[int])
     """The one of these ranks whose state all take: it writes their files, and reads.
 
     Args:
-        callbacks: Of a `fit`. `BroadcastGlobalVariables` comes before `Distributed`.
+        callbacks: Of a `fit`. `BroadcastGlobalVariables` comes before `Distributed`,
+            and that before `Preemption`.
         ranks: That train together.
     """
     callbacks = list(callbacks)
-    for names_it in ("begins_alike", "adopts_optimizers"):  # Which they say themselves.
+    # Which they say themselves.
+    for names_it in ("begins_alike", "adopts_optimizers", "restores_for_all"):
         for one in callbacks:
             root: int | None = getattr(one, "root_rank", None)
             if root is not None and getattr(one, names_it, False):
