@@ -16,6 +16,7 @@ from ring_keras.callbacks.checkpoint_files import CheckpointFiles, CheckpointNam
 from ring_keras.callbacks.checkpoint_parts import PartWriter
 from ring_keras.callbacks.checkpoint_reading import newest_whole, whole_checkpoint
 from ring_keras.callbacks.checkpoint_state import ModelState, refuse_ranks_apart
+from ring_keras.callbacks.saved_averages import refuse_saved_averages
 from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import generation
@@ -220,8 +221,7 @@ class Checkpoint(keras.callbacks.Callback):
         """Whether this rank can take part; on the first one, in what."""
         if self._start.failure is not None:
             raise self._start.failure
-        self._refuse_another()
-        self._refuse_swapped_weights()
+        self._refuse_others()
         self._start.is_common = True
         self._divide()
         terms = [self.every, self.keep, self.restore]
@@ -250,8 +250,8 @@ class Checkpoint(keras.callbacks.Callback):
         plain = None if name is None else list(vars(name).values())
         return None, [*terms, [run, token, plain]]
 
-    def _refuse_another(self) -> None:
-        """Raises if a second one would restore over what this one has."""
+    def _refuse_others(self) -> None:
+        """Raises if another callback would spoil what this one restores, or saves."""
         callbacks = calls.calling_callback_list()
         assert callbacks is not None
         if sum(isinstance(one, Checkpoint) for one in callbacks.callbacks) > 1:
@@ -260,23 +260,7 @@ class Checkpoint(keras.callbacks.Callback):
                 "ring_keras.callbacks.Checkpoint is in the callbacks of fit() more "
                 "than once, and each would restore what it has. List one."
             )
-
-    def _refuse_swapped_weights(self) -> None:
-        """Raises if averages would be saved as weights, and trained on later."""
-        callbacks = calls.calling_callback_list()
-        assert callbacks is not None
-        place = callbacks.callbacks.index(self)
-        for callback in callbacks.callbacks[:place]:
-            inside = getattr(callback, "callback", callback)  # Of RootOnly.
-            if isinstance(inside, keras.callbacks.SwapEMAWeights) and getattr(
-                inside, "swap_on_epoch", False
-            ):
-                raise RingKerasError(
-                    "[RK516] "
-                    "ring_keras.callbacks.Checkpoint would save the averages that "
-                    "SwapEMAWeights puts into the model at the end of an epoch, and "
-                    "training would continue from these. List Checkpoint before it."
-                )
+        refuse_saved_averages(self, callbacks.callbacks)
 
     def _divide(self) -> None:
         """Among the ranks that there are.

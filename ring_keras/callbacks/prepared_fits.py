@@ -9,6 +9,7 @@ import keras
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.distributed import Distributed, any_says
 from ring_keras.callbacks.fit_calls import agree_on_calls, insert_callback
+from ring_keras.callbacks.saved_averages import refuse_backups_of_averages
 from ring_keras.callbacks.sharded_saves import refuse_savers_of_one_rank
 from ring_keras.callbacks.swapped_averages import swap_together
 from ring_keras.job.job import current_job
@@ -67,6 +68,8 @@ def _prepare_fit(callbacks: keras.callbacks.CallbackList) -> None:
     attach(model, adopt_optimizers=True)
     refuse_savers_of_one_rank(callbacks.callbacks, model)
     process_set = process_set_of(model)
+    if has_peers(process_set):
+        refuse_backups_of_averages(callbacks.callbacks)
     may_change = any_says(callbacks.callbacks, "ranks_may_change")
     if distributed is None:
         # Others may come, with these callbacks.

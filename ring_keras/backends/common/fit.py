@@ -37,6 +37,7 @@ from ring_keras.backends.common.ranks_fit import RanksFit
 from ring_keras.backends.common.reducer import Options
 from ring_keras.backends.common.step import current_step
 from ring_keras.callbacks.distributed import any_says
+from ring_keras.callbacks.saved_averages import refuse_backups_of_averages
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
@@ -230,6 +231,7 @@ def _without_files_of_others(
     callbacks: Callbacks, model: keras.Model, process_set: ProcessSet
 ) -> Callbacks:
     """A file of all ranks one of them writes; its callback is there alone."""
+    refuse_backups_of_averages(callbacks)
     own = {file for one in callbacks if (file := file_of(one)) is not None}
     everyones = allgather_object(own, name="fit/files", process_set=process_set)
     common = set.intersection(*everyones)

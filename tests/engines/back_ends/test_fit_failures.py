@@ -494,3 +494,22 @@ def test_gradients_of_16_bits_are_added_up():
 
     assert_equal_on_all(found)
     assert found[0][0].any()
+
+
+def averages_worker(folder):
+    """Backups that would have averages in place of weights."""
+    ring, keras, model = begun()
+    backup = keras.callbacks.BackupAndRestore(folder)
+    swaps = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    data = data_of(ring.rank())
+    return [
+        message_of(lambda saver=saver: model.fit(*data, callbacks=[swaps, saver]))
+        for saver in (backup, ring.callbacks.RootOnly(backup))
+    ]
+
+
+def test_backups_of_averages_are_refused_on_all_ranks(tmp_path):
+    for found in ranks(averages_worker, 2, str(tmp_path / "backup")):
+        for kind, text in found:
+            assert kind == "RingKerasError", text
+            assert "[RK516] BackupAndRestore would save the averages" in text
