@@ -12,6 +12,7 @@ from absl import logging
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
+from ring_keras.elastic.backup_of_steps import BackupOfSteps
 from ring_keras.elastic.callback_states import CallbackStates
 from ring_keras.elastic.epoch_data import EpochData
 from ring_keras.elastic.fit_news import Backup, encodable, require_same
@@ -41,6 +42,8 @@ _Result = TypeVar("_Result")
 # Where a section is in a `fit`: epoch, part of the epoch, number in that part.
 _Address = tuple[int, int, int]
 _BEGINS, _STEPS, _ENDS = range(3)
+# Where an epoch's steps end: before callbacks validate, or see the end of the epoch.
+_STEPS_END = (_ENDS, 1)
 _NOT_BEGUN: _Address = (-2, 0, 0)
 _BEGUN: _Address = (-1, 0, 0)
 _PASSED_BY: _Address = (sys.maxsize, 0, 0)
@@ -97,8 +100,8 @@ class ElasticSections(Sections):
         self._callbacks = callbacks
         self._states: CallbackStates | None = None
         self._rescale = rescale
-        self._backup = backup
         self._state = FitState(model)
+        self._backup = BackupOfSteps(backup, self._state)
         self._fit_number = next(_fits)
         self._is_late = is_late()
         # That of the ranks which the learning rate is for.
@@ -254,6 +257,8 @@ class ElasticSections(Sections):
         while True:
             if not self._is_within:
                 self._state.save()
+                if address[1:] <= _STEPS_END:
+                    self._note_for_backup()
             self._was_over = self._fit.epoch_is_over
             try:
                 attempt()
@@ -274,6 +279,9 @@ class ElasticSections(Sections):
                 self._is_within = is_within
                 if not is_within:
                     self._done = address
+                if address[1:] == _STEPS_END:  # With what the ranks average there.
+                    self._state.save()
+                    self._note_for_backup()
                 return not is_within
 
     def _land(self) -> None:
@@ -314,7 +322,8 @@ class ElasticSections(Sections):
         try:
             init()
         except PeerLostError:  # There will be no next generation.
-            self._save_backup()
+            if self._done > _BEGUN:
+                self._backup.save()
             raise
 
     def _meet(self) -> None:
@@ -341,6 +350,9 @@ class ElasticSections(Sections):
         require_same("optimizers", self._state.optimizers(), news["optimizers"])
         require_same("layers", self._state.layers(), news["layers"])
         have_begun = done[source] != _NOT_BEGUN
+        if news["backup"] and done[source][1] == _ENDS and _NOT_BEGUN in done:
+            # Who comes in a validation takes a model that is not to be saved.
+            self._backup.take_from(source, news["backup"])
         joins = have_begun and self._done == _NOT_BEGUN
         self._is_stale |= self._state.take_from(source, is_new=joins)
         if self._is_stale:
@@ -361,7 +373,7 @@ class ElasticSections(Sections):
 
     def _restore_backup(self) -> None:
         """As if this rank had come so far: the others take it from here."""
-        place = None if self._backup is None else self._backup.restore()
+        place = self._backup.restore()
         if place is None:
             return
         self._data.require_place_in(place["epoch"], place)
@@ -370,11 +382,9 @@ class ElasticSections(Sections):
         self._done = (place["epoch"], _STEPS, place["executions"])
         self._state.save()
 
-    def _save_backup(self) -> None:
-        if self._backup is not None and self._done > _BEGUN:
-            self._backup.save(
-                {"size": self._size, "epoch": self._epoch, **self._data.place()}
-            )
+    def _note_for_backup(self) -> None:
+        place = {"size": self._size, "epoch": self._epoch, **self._data.place()}
+        self._backup.note(place)
 
     def _dones(self) -> tuple[list[_Address], int]:
         """What each rank has ended, of all that are in this call; who is ahead.
@@ -445,6 +455,7 @@ class ElasticSections(Sections):
             "optimizers": self._state.optimizers(),
             "layers": self._state.layers(),
             "size": self._size,
+            "backup": self._backup.place,
             "epoch": self._epoch,
             "items": self._data.items(),
             "executions": self._data.executions,

@@ -1,5 +1,7 @@
 """The variables of a `fit`: what ranks go back to, and give to each other."""
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -14,7 +16,10 @@ from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.states.common_layers import agree_on_layers, described_layers
 from ring_keras.values.encoding import encode
 
-__all__ = ["FitState"]
+__all__ = ["Copy", "FitState"]
+
+# Variables, and what they had.
+Copy = tuple[list[Any], list[tf.Tensor]]
 
 
 class FitState:
@@ -78,9 +83,22 @@ class FitState:
 
     def restore(self) -> None:
         """Goes back to what was kept last."""
-        for variable, value in zip(self._every, self._saved, strict=True):
-            variable.assign(value)
+        self.go_back_to(self.latest())
         self._sums.restore()
+
+    def latest(self) -> Copy:
+        """What was kept last."""
+        return self._every, self._saved
+
+    def go_back_to(self, copy: Copy) -> None:
+        """The variables have what they had then."""
+        for variable, value in zip(*copy, strict=True):
+            variable.assign(value)
+
+    def common_copy(self, source: int) -> Copy:
+        """Of what that rank's variables have now, and so all; a collective."""
+        broadcast_variables(self._common, source, name="elastic/fit/backup")
+        return self._every, self._read()
 
     def restore_common(self) -> None:
         """The same of what this rank has in common with others, or for them."""
