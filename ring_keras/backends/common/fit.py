@@ -108,6 +108,8 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
                 for hook in hooks_of(model):
                     hook.begin_together()
                 with framework().fit(model, process_set, given) as ranks_fit:
+                    # One rank alone may have refused what it was given.
+                    require_all_there(process_set)
                     kept = _without_files_of_others(callbacks, model, process_set)
                     with taken(given["callbacks"], [*kept, ranks_fit]) as all_of_them:
                         given["callbacks"] = all_of_them

@@ -150,6 +150,48 @@ def test_all_hear_of_one_that_fails_and_train_again(where):
     assert len({str(history) for _, history, _ in found}) == 1
     assert_equal_on_all([state for _, _, state in found])
 
+# What one rank alone is given, or has, that `fit` refuses.
+REFUSED = ["backup", "steps"] + (["values"] if BACK_END == "jax" else [])
+
+
+def refusing_worker(what, folder):
+    """Rank 1 is refused; then all train."""
+    ring, keras, model = begun()
+    refused = ring.rank() == 1
+    given = {"verbose": 0}
+    data = data_of(ring.rank())
+    if what == "backup":
+        layers = [model.layers[0]]
+        optimizer = ring.DistributedOptimizer("sgd", local_layers=layers)
+        model.compile(optimizer, loss="mse")
+        backup = keras.callbacks.BackupAndRestore(folder)
+        given["callbacks"] = [backup] if refused else []
+    elif what == "steps":
+        data = [ring.data.join(data)]
+        given["steps_per_epoch"] = 5 if refused else None
+    elif refused:
+        for weight in model.weights:
+            weight.value.delete()
+    told = message_of(lambda: model.fit(*data, **given))
+
+    _, _, model = begun()
+    history = model.fit(*data_of(ring.rank()), epochs=2, verbose=0).history
+    return told, history, state_of(model)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_all_hear_of_what_one_is_refused(what, tmp_path):
+    found = ranks(refusing_worker, 3, what, str(tmp_path / "backup"), timeout_s=60)
+
+    code = "[RK664]" if what == "values" else "[RK660]"
+    assert found[1][0][0] == "RingKerasError" and code in found[1][0][1], found[1][0]
+    for rank in (0, 2):
+        kind, text = found[rank][0]
+        assert kind == "RankMismatchError", text
+        assert text.startswith("[RK310]") and code in text and "ank 1" in text
+    assert len({str(history) for _, history, _ in found}) == 1
+    assert_equal_on_all([state for _, _, state in found])
+
 
 def uneven_worker():
     ring, _, model = begun()
