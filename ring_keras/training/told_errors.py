@@ -10,14 +10,14 @@ from ring_keras.errors import (
 )
 from ring_keras.training.calls_under_way import calls_under_way
 
-__all__ = ["is_known", "note_told"]
+__all__ = ["OF_OTHERS", "is_known", "note_told"]
 
 # Of an exception: in which call the other ranks have been told of it. Another call may
 # raise the same one again, as a thread's that has failed.
 _TOLD = "_ring_keras_told_in"
 
-# What another rank may have been the first to know.
-_OF_OTHERS = (CommunicationError, CorruptDataError, RankMismatchError)
+OF_OTHERS = (CommunicationError, CorruptDataError, RankMismatchError)
+"""What another rank may have been the first to know."""
 
 
 def note_told(error: BaseException) -> None:
@@ -50,7 +50,7 @@ def is_known(error: BaseException, handled: BaseException | None) -> bool:
     while cause is not None and cause is not handled and cause not in seen:
         if getattr(cause, _TOLD, None) == _outermost():
             return True
-        if isinstance(from_tensorflow(cause) or cause, _OF_OTHERS):
+        if isinstance(from_tensorflow(cause) or cause, OF_OTHERS):
             return True
         seen.append(cause)
         cause = cause.__cause__ or cause.__context__

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,7 +15,8 @@ from ring_keras.errors import RingKerasError
 from ring_keras.horovod._absent import absent
 from ring_keras.horovod.torch._handles import Pending
 from ring_keras.horovod.torch._reduce import Reduction, begin_allreduce
-from ring_keras.job.job import PerJob, current_job
+from ring_keras.horovod.torch._steps import Steps
+from ring_keras.job.job import current_job
 
 __all__ = ["GradientError", "GradientReducer"]
 
@@ -28,15 +27,6 @@ _reducers: weakref.WeakSet[GradientReducer] = weakref.WeakSet()
 
 class GradientError(RingKerasError, AssertionError):
     """An optimizer was used so that its gradients would be none that were averaged."""
-
-
-# Optimizers of a process set have numbers: of several with parameters of the same names
-# and shapes each meets its own, as its ranks make them in one order. Of an elastic job
-# some ranks have made theirs before, and may have some that nobody uses any more, so
-# there it is the order in which they are first used.
-_numbers: PerJob[defaultdict[int, Iterator[int]]] = PerJob(
-    lambda: defaultdict(itertools.count)
-)
 
 
 @dataclass(eq=False)
@@ -99,18 +89,10 @@ class GradientReducer:
         self._job = current_job()
         self._is_replaced = False
         self._take_over()
-        self._number: int | None = None
-        if self._job.config.elastic_socket is None:
-            self._take_number()
+        self._steps = Steps(reduction.process_set, is_used=True)
         _reducers.add(self)
         self._plan(self._trainable())
         weakref.finalize(self, _remove, self._hooks).atexit = False
-
-    def _take_number(self) -> int:
-        if self._number is None:
-            counts = _numbers.of(self._job)[self._reduction.process_set.key()]
-            self._number = next(counts)
-        return self._number
 
     def _take_over(self) -> None:
         """From an optimizer that was made of the same parameters before."""
@@ -162,7 +144,7 @@ class GradientReducer:
         """What was under way in another job has ended with it."""
         if self._job is not current_job() and not self._is_replaced:
             self._job = current_job()
-            self._number = None
+            self._steps = Steps(self._reduction.process_set)
             self.has_averages = False
             self._plan(self._trainable())
 
@@ -193,7 +175,11 @@ class GradientReducer:
         if self._done[id(parameter)] == self.passes:
             bucket.ready += 1
             if bucket.ready == len(bucket.parameters):
-                self._send(bucket)
+                try:
+                    self._send(bucket)
+                except BaseException as error:
+                    self._end_step(error)
+                    raise
 
     def synchronize(self) -> None:
         """Reduces what backward has not come to, and puts all averages in place."""
@@ -208,21 +194,31 @@ class GradientReducer:
         trainable = self._trainable()
         new = [one for one in trainable if id(one) not in self._bucket_of]
         self._add(buckets_of(new, []))
+        error: BaseException | None = None
         try:
             for bucket in self._buckets:
                 if bucket.pending is None:
                     self._send(bucket)
-        finally:
-            # Nothing of a step outlives it, be it an error.
-            error = self._settle()
+        except BaseException as problem:
+            error = problem
+        error = self._end_step(error)
         if error is not None:
             raise error
         if new or len(trainable) < len(self._bucket_of):
             self._plan(trainable)
 
-    def _settle(self) -> BaseException | None:
-        """Waits for all buckets; the first error, if there is one."""
-        first: BaseException | None = None
+    def _end_step(self, error: BaseException | None) -> BaseException | None:
+        """Waits for all buckets that have begun. Nothing of a step outlives it.
+
+        Args:
+            error: By which some have not.
+
+        Returns:
+            The first error, if there is one.
+        """
+        first = error
+        if error is not None:
+            self._steps.give_up(error)
         for bucket in self._buckets:
             try:
                 self._put_in_place(bucket)
@@ -233,6 +229,7 @@ class GradientReducer:
             bucket.sent = []
             bucket.contexts = []
         self._done = dict.fromkeys(self._done, 0)
+        self._steps.end()
         return first
 
     def _send(self, bucket: _Bucket) -> None:
@@ -252,8 +249,9 @@ class GradientReducer:
             tensors,
             self._reduction,
             in_place=True,
-            name=f"DistributedOptimizer{self._take_number()}/bucket{bucket.number}",
+            name=f"{self._steps.name()}/bucket{bucket.number}",
             function="DistributedOptimizer",
+            step=self._steps.take_part() if tensors else "",
             plan=plan_of([*names, str(self._reduction.op)]),
         )
 

@@ -110,6 +110,7 @@ def begin_allreduce(
     in_place: bool,
     name: str,
     function: str,
+    step: str = "",
     plan: int = 0,
     blocks: bool = False,
 ) -> Pending:
@@ -121,6 +122,7 @@ def begin_allreduce(
         in_place: Whether the results go into the tensors.
         name: Pairs it with the other ranks' calls.
         function: Of `horovod.torch`, for errors.
+        step: What they do in a step, "begins" or "continues", if they are in one.
         plan: A number that must be equal on every rank, for what the shapes do not say.
         blocks: Whether it is over on return: sooner, as this thread does the work.
 
@@ -149,6 +151,7 @@ def begin_allreduce(
             parts[indices[0]].postscale,
             # Of float32 the engine knows how.
             wire_dtype=reduction.wire_dtype if dtype == torch.float32 else None,
+            step="continues" if step and number else step,
             plan=plan,
             blocks=blocks,
         )

@@ -150,6 +150,7 @@ def test_all_hear_of_one_that_fails_and_train_again(where):
     assert len({str(history) for _, history, _ in found}) == 1
     assert_equal_on_all([state for _, _, state in found])
 
+
 # What one rank alone is given, or has, that `fit` refuses.
 REFUSED = ["backup", "steps"] + (["values"] if BACK_END == "jax" else [])
 
