@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,6 +14,7 @@ from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.arguments import require_collective_dtype, to_reduce_op
 from ring_keras.values.own_collectives import require_own_collectives
 from ring_keras.values.reduce_op import ReduceOp
+from ring_keras.values.refusals import refusals_told
 
 __all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
 
@@ -50,15 +53,16 @@ def allreduce(
         CollectiveTimeoutError: If a rank stays silent for
             `RING_KERAS_COLLECTIVE_TIMEOUT_S` seconds.
     """
+    with _told("allreduce", name, process_set):
+        # All of them before the first one travels.
+        arrays = jax.tree.map(lambda one: _checked(one, "allreduce"), tensor)
+        ops = jax.tree.map(
+            lambda one: to_reduce_op(op, one.dtype.name, "allreduce"), arrays
+        )
     return jax.tree.map(
-        lambda array: _run(
-            "allreduce",
-            array,
-            name,
-            process_set,
-            op=to_reduce_op(op, array.dtype.name, "allreduce"),
-        ),
-        jax.tree.map(jnp.asarray, tensor),
+        lambda array, own: _run("allreduce", array, name, process_set, op=own),
+        arrays,
+        ops,
     )
 
 
@@ -81,7 +85,8 @@ def allgather(
     Raises:
         RankMismatchError: As in `allreduce`, if ranks disagree on the shape or dtype.
     """
-    array = jnp.asarray(tensor)
+    with _told("allgather", name, process_set):
+        array = _checked(tensor, "allgather")
     return _run("allgather", array.reshape(array.shape or (1,)), name, process_set)
 
 
@@ -110,10 +115,11 @@ def broadcast(
         ValueError: If the root is none of the ranks.
         RankMismatchError: As in `allreduce`, if ranks disagree.
     """
-    root = (process_set or global_process_set).position_of(root_rank)
+    with _told("broadcast", name, process_set):
+        root = (process_set or global_process_set).position_of(root_rank)
+        arrays = jax.tree.map(lambda one: _checked(one, "broadcast"), tensor)
     return jax.tree.map(
-        lambda array: _run("broadcast", jnp.asarray(array), name, process_set, root),
-        tensor,
+        lambda array: _run("broadcast", array, name, process_set, root), arrays
     )
 
 
@@ -141,8 +147,9 @@ def reducescatter(
         ValueError: If the rows cannot be divided.
         RankMismatchError: As in `allreduce`, if ranks disagree.
     """
-    array = _divisible(tensor, "reducescatter", process_set)
-    reduce_op = to_reduce_op(op, array.dtype.name, "reducescatter")
+    with _told("reducescatter", name, process_set):
+        array = _divisible(tensor, "reducescatter", process_set)
+        reduce_op = to_reduce_op(op, array.dtype.name, "reducescatter")
     return _run("reduce_scatter", array, name, process_set, op=reduce_op)
 
 
@@ -166,12 +173,33 @@ def alltoall(
         ValueError: If the rows cannot be divided.
         RankMismatchError: As in `allreduce`, if ranks disagree.
     """
-    array = _divisible(tensor, "alltoall", process_set)
+    with _told("alltoall", name, process_set):
+        array = _divisible(tensor, "alltoall", process_set)
     return _run("alltoall", array, name, process_set)
 
 
-def _divisible(tensor: Any, function: str, process_set: ProcessSet | None) -> Any:
+@contextlib.contextmanager
+def _told(function: str, name: str, process_set: ProcessSet | None) -> Iterator[None]:
+    """In it arguments are looked at; the other ranks hear if this one refuses them."""
+    require_own_collectives(f"ring_keras.jax.{function}")
+    with refusals_told(name, process_set):
+        try:
+            yield
+        except Exception:
+            # What JAX has begun by now comes before.
+            with contextlib.suppress(Exception):
+                jax.effects_barrier()
+            raise
+
+
+def _checked(tensor: Any, function: str) -> Any:
     array = jnp.asarray(tensor)
+    require_collective_dtype(array.dtype.name, function)
+    return array
+
+
+def _divisible(tensor: Any, function: str, process_set: ProcessSet | None) -> Any:
+    array = _checked(tensor, function)
     size = (process_set or global_process_set).size()
     if not array.ndim or array.shape[0] % size:
         raise ValueError(
@@ -189,8 +217,6 @@ def _run(
     root: int = 0,
     op: str = "sum",
 ) -> Any:
-    require_collective_dtype(array.dtype.name, kind)
-    require_own_collectives(f"ring_keras.jax.{kind.replace('_', '')}")
     ranks = process_set or global_process_set
     collective = Collective(
         kind=kind,

@@ -17,6 +17,7 @@ from ring_keras.horovod.torch._reduce import full_name, name_of_member, write_ba
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.own_collectives import require_own_collectives
 from ring_keras.values.reduce_op import Average
+from ring_keras.values.refusals import refusals_told, stay_away_from
 
 __all__ = [
     "allgather",
@@ -41,26 +42,32 @@ def _begin_allgathers(
     blocks: bool = False,
 ) -> Pending:
     require_own_collectives(f"horovod.torch.{function}")
-    for tensor in tensors:
-        require_dense(tensor, function)
-        if tensor.dim() == 0:
-            raise ValueError(
-                f"[RK147] horovod.torch.{function} joins rows, and a scalar has none. "
-                "Use tensor.reshape(1)."
-            )
+    names = [name_of_member(name, number) for number in range(len(tensors))]
+    try:
+        for tensor in tensors:
+            _require_rows(tensor, function)
+    except Exception as error:
+        stay_away_from(names, process_set, error)
+        raise
     communicator = process_set.communicator_id()
     operations = [
         _native.start_allgather(
-            array_of(tensor.detach().contiguous()),
-            name_of_member(name, number),
-            communicator,
-            blocks,
+            array_of(tensor.detach().contiguous()), one, communicator, blocks
         )
-        for number, tensor in enumerate(tensors)
+        for one, tensor in zip(names, tensors, strict=True)
     ]
     return Pending(
         operations, lambda: [tensor_of(one.take_output()) for one in operations]
     )
+
+
+def _require_rows(tensor: torch.Tensor, function: str) -> None:
+    require_dense(tensor, function)
+    if tensor.dim() == 0:
+        raise ValueError(
+            f"[RK147] horovod.torch.{function} joins rows, and a scalar has none. "
+            "Use tensor.reshape(1)."
+        )
 
 
 def allgather_async(
@@ -165,14 +172,16 @@ def _begin_broadcast(
     blocks: bool = False,
 ) -> Pending:
     require_own_collectives("horovod.torch.broadcast")
-    require_dense(tensor, "broadcast")
+    with refusals_told(name, process_set):
+        require_dense(tensor, "broadcast")
+        root = process_set.position_of(root_rank)
     source = tensor.detach().contiguous()
     reuses = in_place or not tensor.is_contiguous()
     target = source if reuses else torch.empty_like(source)
     operation = _native.start_broadcast(
         [array_of(source)],
         [array_of(target)],
-        process_set.position_of(root_rank),
+        root,
         name,
         process_set.communicator_id(),
         blocks=blocks,
@@ -285,10 +294,12 @@ def _begin_alltoall(
     blocks: bool = False,
 ) -> Pending:
     require_own_collectives("horovod.torch.alltoall")
-    require_dense(tensor, "alltoall")
     counts = None
-    if splits is not None:
-        counts = [int(count) for count in torch.as_tensor(splits).flatten()]
+    with refusals_told(name, process_set):
+        require_dense(tensor, "alltoall")
+        if splits is not None:
+            counts = [int(count) for count in torch.as_tensor(splits).flatten()]
+    if counts is not None:
         # As in Horovod, the rows behind those that are counted stay here.
         tensor = tensor[: sum(counts)]
     operation = _native.start_alltoall(

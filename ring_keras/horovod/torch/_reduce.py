@@ -17,6 +17,7 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.values.arguments import to_reduce_op
 from ring_keras.values.own_collectives import require_own_collectives
 from ring_keras.values.reduce_op import Adasum, Average, ReduceOp, Sum
+from ring_keras.values.refusals import refusals_told, stay_away_from
 
 __all__ = [
     "Reduction",
@@ -56,6 +57,20 @@ class Reduction(NamedTuple):
     wire_dtype: str | None = None
 
 
+def _averages_integers(tensor: torch.Tensor, op: ReduceOp) -> bool:
+    return (
+        op == Average and not tensor.is_floating_point() and tensor.dtype != torch.bool
+    )
+
+
+def _travelling_dtype(tensor: torch.Tensor, op: ReduceOp) -> torch.dtype:
+    """The type in which it is reduced; tensors of a call with one travel together."""
+    if not _averages_integers(tensor, op):
+        return tensor.dtype
+    # In a type that holds the sum over all ranks; 64 bits are the most.
+    return torch.int64 if tensor.element_size() >= 4 else torch.int32
+
+
 class _Reduced:
     """One tensor of a call, on its way.
 
@@ -74,15 +89,10 @@ class _Reduced:
         self.is_copy = not tensor.is_contiguous()
         self.source = tensor.detach().contiguous()
         # As Horovod has it, and ring_keras itself has not.
-        self._averages_integers = (
-            reduction.op == Average
-            and not tensor.is_floating_point()
-            and tensor.dtype != torch.bool
-        )
+        self._averages_integers = _averages_integers(tensor, reduction.op)
         op = reduction.op
         if self._averages_integers:
-            # In a type that holds the sum over all ranks; 64 bits are the most.
-            wide = torch.int64 if tensor.element_size() >= 4 else torch.int32
+            wide = _travelling_dtype(tensor, op)
             self.is_copy = self.is_copy or wide != tensor.dtype
             self.source = self.source.to(wide)
             op = Sum
@@ -130,7 +140,17 @@ def begin_allreduce(
         Its result is the list of reduced tensors, or of `tensors` themselves.
     """
     require_own_collectives(f"horovod.torch.{function}")
-    parts = [_Reduced(tensor, reduction, function) for tensor in tensors]
+    try:
+        parts = [_Reduced(tensor, reduction, function) for tensor in tensors]
+    except Exception as error:
+        if not step:  # Or it is given up.
+            given = [one for one in tensors if isinstance(one, torch.Tensor)]
+            kinds = {_travelling_dtype(one, reduction.op) for one in given}
+            # Who waits in each of them does not come to the second.
+            count = 1 if blocks else max(len(kinds), 1)
+            names = [name_of_member(name, number) for number in range(count)]
+            stay_away_from(names, reduction.process_set, error)
+        raise
     communicator = reduction.process_set.communicator_id()
     targets = [
         part.source if in_place or part.is_copy else torch.empty_like(part.source)
@@ -179,7 +199,8 @@ def begin_reduce_scatter(
 ) -> Pending:
     """Begins to reduce a tensor of which each rank gets a part of the rows."""
     require_own_collectives(f"horovod.torch.{function}")
-    part = _Reduced(tensor, reduction, function)
+    with refusals_told(name, reduction.process_set):
+        part = _Reduced(tensor, reduction, function)
     operation = _native.start_reduce_scatter(
         array_of(part.source),
         part.op,

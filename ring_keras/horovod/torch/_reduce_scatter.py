@@ -17,7 +17,9 @@ from ring_keras.horovod.torch._reduce import (
 )
 from ring_keras.horovod.torch.compression import Compression, wire_and_own
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.values.own_collectives import require_own_collectives
 from ring_keras.values.reduce_op import Average, ReduceOp, Sum
+from ring_keras.values.refusals import stay_away_from
 
 __all__ = [
     "grouped_reducescatter",
@@ -57,12 +59,18 @@ def grouped_reducescatter_async(
     """Begins a reduce-scatter of each of the tensors."""
     reduction = Reduction(op or Average, process_set, prescale_factor, postscale_factor)
     whole = full_name(_NAME, name)
-    parts = [
-        begin_reduce_scatter(
-            tensor, reduction, name=f"{whole}/{number}", function=_NAME
-        )
-        for number, tensor in enumerate(tensors)
-    ]
+    names = [f"{whole}/{number}" for number in range(len(tensors))]
+    require_own_collectives(f"horovod.torch.{_NAME}")
+    parts: list[Pending] = []
+    try:
+        for one, tensor in zip(names, tensors, strict=True):
+            parts.append(
+                begin_reduce_scatter(tensor, reduction, name=one, function=_NAME)
+            )
+    except Exception as error:
+        # Of the one that was refused they know.
+        stay_away_from(names[len(parts) + 1 :], process_set, error)
+        raise
     return keep(Pending(parts, lambda: [part.result() for part in parts]))
 
 

@@ -399,6 +399,54 @@ def test_errors_name_ranks_and_codes():
     assert "NotInitializedError" in str(second[8])
 
 
+# What rank 1 alone gives that is refused, and the others not.
+REFUSED = {
+    "reducescatter": lambda m, r: m.reducescatter(jnp.ones(2 + r)),
+    "alltoall": lambda m, r: m.alltoall(jnp.ones(2 + r)),
+    "allreduce": lambda m, r: m.allreduce(
+        {"a": jnp.ones(2), "b": jnp.ones(2, int if r else "float32")}
+    ),
+    "allgather": lambda m, r: m.allgather(jnp.ones(2, complex if r else "float32")),
+    "broadcast": lambda m, r: m.broadcast(jnp.ones(2), 7 if r else 0),
+}
+
+
+def refused_worker(compiles):
+    """Each of REFUSED; and a call by the same name, which meets the others' next."""
+    ring, ring_jax = begun()
+    rank = ring.rank()
+    found = {}
+    for name, call in REFUSED.items():
+        run = functools.partial(call, ring_jax, rank)
+        error = None
+        try:
+            with ring.errors.translated():
+                jax.block_until_ready((jax.jit(run) if compiles else run)())
+        except Exception as caught:
+            error = caught
+        value = CASES[name if name != "allreduce" else "average"](
+            _Module(ring_jax, ring.size()), jnp.full(2, 1.0 + rank)
+        )
+        found[name] = type(error).__name__, str(error), np.asarray(value).tolist()
+    return found
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_all_hear_of_what_one_refuses(compiles):
+    first, second = ranks(refused_worker, 2, compiles, timeout_s=60)
+
+    for name in REFUSED:
+        kind, text, _ = second[name]
+        assert kind in ("ValueError", "TypeError"), text
+        told_kind, told, _ = first[name]
+        assert told_kind == "RankMismatchError", told
+        assert "[RK310]" in told and f"'{name}': rank 1 cannot take part" in told
+        assert text.partition("]")[0] in told
+    values = [[3.0], [1.0, 2.0], [1.5, 1.5], [1.0, 1.0, 2.0, 2.0], [2.0, 2.0]]
+    for found in (first, second):
+        assert [found[name][2] for name in REFUSED] == values
+
+
 def handled_worker():
     """An error in a computation that takes its time; what follows is as ever."""
     ring, ring_jax = begun()

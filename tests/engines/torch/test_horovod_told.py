@@ -118,3 +118,47 @@ def two_optimizers_worker():
 def test_optimizers_of_one_backward_do_not_disturb_each_other():
     for found in ranks(two_optimizers_worker, 2, timeout_s=60):
         assert found == [0.0, 1.0, 1.0, 2.0, 1.5, 3.0, 4.0, 5.0, 5.0]
+
+
+def refused_calls(hvd, wrong):
+    """Calls that are refused where `wrong`, and then the same ones that are not."""
+    ones, scalar = torch.ones(2), torch.ones(())
+    sparse = torch.ones(2).to_sparse()
+    for bad in (True, False) if wrong else (False, False):
+        several = [ones, sparse if bad else ones, torch.ones(1, dtype=torch.int32)]
+        rows = [ones, scalar if bad else ones, ones]
+        yield lambda bad=bad: hvd.allreduce(sparse if bad else ones)
+        yield lambda bad=bad: hvd.allreduce_([1.0] if bad else ones.clone())
+        yield lambda several=several: hvd.grouped_allreduce(several, name="group")
+        yield lambda several=several: hvd.synchronize(
+            hvd.grouped_allreduce_async(several, name="other")
+        )
+        yield lambda bad=bad: hvd.allgather(scalar if bad else ones)
+        yield lambda rows=rows: hvd.grouped_allgather(rows, name="rows")
+        yield lambda rows=rows: hvd.synchronize(
+            hvd.grouped_allgather_async(rows, name="more")
+        )
+        yield lambda bad=bad: hvd.broadcast(ones, 5 if bad else 0)
+        yield lambda bad=bad: hvd.broadcast_(sparse if bad else ones.clone(), 0)
+        yield lambda bad=bad: hvd.alltoall(ones, splits=["?"] if bad else [1, 1])
+        yield lambda bad=bad: hvd.reducescatter(sparse if bad else ones)
+        yield lambda several=several: hvd.synchronize(
+            hvd.grouped_reducescatter_async([*several[:2], ones], name="parts")
+        )
+
+
+def refused_worker():
+    hvd = begin_horovod()
+    return [said_by(call) for call in refused_calls(hvd, hvd.rank() == 1)]
+
+
+def test_all_hear_of_what_one_refuses():
+    first, second = ranks(refused_worker, 2, timeout_s=60)
+
+    assert len(first) == len(second) == 24
+    for told, own in zip(first[:12], second[:12], strict=True):
+        assert own is not None and own[0] != "RankMismatchError", (told, own)
+        assert told[0] == "RankMismatchError", told
+        assert "rank 1 cannot take part" in told[1] and own[1] in told[1]
+    # The next call of each name meets the others' next.
+    assert first[12:] == second[12:] == [None] * 12
