@@ -6,7 +6,12 @@ import numpy as np
 
 from ring_keras import _native
 
-__all__ = ["gather_bytes", "gather_texts"]
+__all__ = ["gather_bytes", "gather_texts", "name_of_first"]
+
+
+def name_of_first(name: str) -> str:
+    """Of the first collective by which values of any length travel."""
+    return f"{name}/nbytes"
 
 
 def gather_bytes(
@@ -25,7 +30,7 @@ def gather_bytes(
     """
     rank, *_ = _native.topology()
     head = np.array([[rank, len(content)]], np.int64)
-    heads = _native.allgather(head, f"{name}/nbytes", communicator_id)
+    heads = _native.allgather(head, name_of_first(name), communicator_id)
     gathered = _native.allgather(
         np.frombuffer(content, np.uint8), name, communicator_id
     )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import secrets
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed
 
 from ring_keras import _native
+from ring_keras._causes import in_one_line
 from ring_keras.config import Config
 from ring_keras.errors import RingKerasError
+from ring_keras.job.gathering import name_of_first
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.topology import is_initialized
 from ring_keras.lifecycle.membership import init
 from ring_keras.values.objects import allgather_object
+from ring_keras.values.refusals import refusals_told
 
 __all__ = ["new_backend", "require_same_ranks"]
 
@@ -41,6 +46,10 @@ class _Groups:
         self.free: int = _native.first_of_members()
 
 
+# What the ranks of a default group tell each other first, and members of another one.
+_DEFAULT = "default"
+_FREE = "free"
+
 _groups: PerJob[_Groups] = PerJob(_Groups, lambda _: None)
 
 
@@ -57,24 +66,25 @@ def new_backend(options: Any, pg_options: Any) -> Any:
         RingKerasError: If torch and `ring_keras.init()` number the ranks differently.
         ImportError: If there is no library for this torch.
     """
-    if pg_options is not None:
-        raise ValueError(f"the back end ring takes no pg_options, got {pg_options!r}")
-    library = _library()
     if not is_initialized():
         init()
     ranks = list(options.global_ranks_in_group)
     if ranks:
-        require_same_ranks(
-            torch.distributed.get_rank(), torch.distributed.get_world_size()
-        )
         members = _StoreOfGroup(options, ranks)
+        with members.told():
+            library = _library(pg_options)
+            require_same_ranks(
+                torch.distributed.get_rank(), torch.distributed.get_world_size()
+            )
         communicator = _join(members, ranks)
         prefix = members.prefix
     else:
-        require_same_ranks(options.group_rank, options.group_size)
+        with default_group_told():
+            library = _library(pg_options)
+            require_same_ranks(options.group_rank, options.group_size)
         everyone = _Everyone()
         groups = _groups.of(current_job())
-        groups.default = everyone.gathered("default", secrets.token_hex(8))[0]
+        groups.default = everyone.gathered(_DEFAULT, secrets.token_hex(8))[0]
         groups.made.clear()
         ranks = list(range(options.group_size))
         communicator = _join(everyone, ranks)
@@ -95,7 +105,14 @@ def new_backend(options: Any, pg_options: Any) -> Any:
     )
 
 
-def _library() -> Any:
+def default_group_told() -> contextlib.AbstractContextManager[None]:
+    """In it this rank may fail on its way to the first meeting of the default group."""
+    return refusals_told(name_of_first(_name_of(_DEFAULT)))
+
+
+def _library(pg_options: Any) -> Any:
+    if pg_options is not None:
+        raise ValueError(f"the back end ring takes no pg_options, got {pg_options!r}")
     major, minor = torch.__version__.split(".")[:2]
     name = f"ring_keras._torch_{major}_{minor}"
     try:
@@ -140,9 +157,21 @@ class _StoreOfGroup:
         count = groups.made[tuple(ranks)]
         self.prefix = f"ring_keras/{groups.default}/{count}"
 
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """In it this rank may fail before the members' first meeting."""
+        try:
+            yield
+        except Exception as error:
+            self._say(_FREE, _said_by(error))
+            raise
+
+    def _say(self, what: str, said: str) -> None:
+        self._store.set(f"{self.prefix}/{what}/{self._place}", said)
+
     def gathered(self, what: str, said: str) -> list[str]:
         """What each member says."""
-        self._store.set(f"{self.prefix}/{what}/{self._place}", said)
+        self._say(what, said)
         return [
             self._store.get(f"{self.prefix}/{what}/{place}").decode()
             for place in range(self._size)
@@ -153,7 +182,11 @@ class _Everyone:
     """The same among all ranks of the job."""
 
     def gathered(self, what: str, said: str) -> list[str]:
-        return [str(one) for one in allgather_object(said, name=f"torch/{what}")]
+        return [str(one) for one in allgather_object(said, name=_name_of(what))]
+
+
+def _name_of(what: str) -> str:
+    return f"torch/{what}"
 
 
 def _join(members: _StoreOfGroup | _Everyone, ranks: list[int]) -> int:
@@ -166,15 +199,24 @@ def _join(members: _StoreOfGroup | _Everyone, ranks: list[int]) -> int:
         ranks: All members, as ranks of the job.
     """
     groups = _groups.of(current_job())
-    communicator = max(map(int, members.gathered("free", str(groups.free))))
+    free = members.gathered(_FREE, str(groups.free))
+    _require_none([said for said in free if not said.isdecimal()], ranks)
+    communicator = max(map(int, free))
     groups.free = communicator + 1
     error = ""
     try:
         _native.join_communicator(communicator, ranks)
     except Exception as problem:
-        error = f"rank {current_job().rank}: {problem}"
+        error = _said_by(problem)
     # What comes before all have it would be lost.
-    for said in members.gathered("joined", error):
-        if said:
-            raise RingKerasError(f"[RK143] torch's group of ranks {ranks}: {said}")
+    _require_none(members.gathered("joined", error), ranks)
     return communicator
+
+
+def _said_by(error: Exception) -> str:
+    return f"rank {current_job().rank}: {in_one_line(error)}"
+
+
+def _require_none(errors: list[str], ranks: list[int]) -> None:
+    for said in filter(None, errors):
+        raise RingKerasError(f"[RK143] torch's group of ranks {ranks}: {said}")

@@ -10,15 +10,24 @@ import torch.distributed
 from torch.distributed import register_rendezvous_handler
 
 from ring_keras.config import Config
+from ring_keras.errors import RingKerasError
+from ring_keras.job.gathering import name_of_first
 from ring_keras.job.topology import is_initialized, local_size, rank, size
 from ring_keras.lifecycle.membership import init
 from ring_keras.network.addresses import own_addresses
-from ring_keras.torch.process_groups import new_backend, require_same_ranks
+from ring_keras.torch.process_groups import (
+    default_group_told,
+    new_backend,
+    require_same_ranks,
+)
 from ring_keras.values.objects import broadcast_object
+from ring_keras.values.refusals import refusals_told
 
 __all__ = ["register"]
 
 _NAME = "ring"
+# The collective by which all hear of the store.
+_STORE = "torch/store"
 
 
 def register() -> None:
@@ -36,21 +45,24 @@ def _rendezvous(
     if not is_initialized():
         init()
     given = urllib.parse.parse_qs(urllib.parse.urlparse(url).query)
-    require_same_ranks(
-        int(given.get("rank", [rank()])[0]), int(given.get("world_size", [size()])[0])
-    )
     store = address = None
-    if rank() == 0:
-        host = _own_address()
-        store = torch.distributed.TCPStore(
-            host, 0, size(), is_master=True, timeout=timeout, wait_for_workers=False
+    with refusals_told(name_of_first(_STORE)):
+        require_same_ranks(
+            int(given.get("rank", [rank()])[0]),
+            int(given.get("world_size", [size()])[0]),
         )
-        address = host, store.port
-    host, port = broadcast_object(address, name="torch/store")
+        if rank() == 0:
+            host = _own_address()
+            store = torch.distributed.TCPStore(
+                host, 0, size(), is_master=True, timeout=timeout, wait_for_workers=False
+            )
+            address = host, store.port
+    host, port = broadcast_object(address, name=_STORE)
     if store is None:
-        store = torch.distributed.TCPStore(
-            host, port, size(), is_master=False, timeout=timeout
-        )
+        with default_group_told():
+            store = torch.distributed.TCPStore(
+                host, port, size(), is_master=False, timeout=timeout
+            )
     yield store, rank(), size()
 
 
@@ -58,4 +70,10 @@ def _own_address() -> str:
     """By which the other ranks' hosts reach this one."""
     if local_size() == size():
         return "127.0.0.1"
-    return own_addresses(Config.from_environment().interfaces or ())[0]
+    addresses = own_addresses(Config.from_environment().interfaces or ())
+    if not addresses:
+        raise RingKerasError(
+            "[RK143] rank 0's host has no address by which other hosts reach it, so it "
+            "cannot serve torch's store."
+        )
+    return addresses[0]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ring_keras import _native
 from ring_keras.errors import RingKerasError
-from ring_keras.job.gathering import gather_bytes
+from ring_keras.job.gathering import gather_bytes, name_of_first
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.encoding import decode, encode
 
@@ -60,7 +60,7 @@ def broadcast_object(
 
     encoded, failure = _try_encode(obj) if is_root else (b"", None)
     length = np.array([len(encoded)], np.int64)
-    length = _native.broadcast(length, root, f"{name}/nbytes", communicator_id)
+    length = _native.broadcast(length, root, name_of_first(name), communicator_id)
     if failure is not None:
         raise failure
     if length[0] == len(_FAILED):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
+import sys
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from support.torch_ranks import begin, ranks
@@ -156,6 +160,102 @@ def options_worker(options):
 )
 def test_what_would_not_be_acted_on_is_refused(options):
     ranks(options_worker, 1, options)
+
+
+@contextlib.contextmanager
+def no_more_files(wanted):
+    """In it this process can open none, nor a socket."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if wanted:
+        used = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+        for number in range(3, used):
+            with contextlib.suppress(OSError):
+                os.fstat(number)
+                continue
+            os.dup2(0, number)  # Those that are free below.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def said_by(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+# What fails on one rank, by which it is, before all have met in a group.
+EARLY = {"pg_options": 2, "library": 2, "numbers": 2, "store": 0}
+
+
+def early_worker():
+    """Each of EARLY, and a group made well after it; then in a group of some ranks."""
+    import ring_keras as ring
+    import ring_keras.torch
+
+    ring.init()
+    rank = ring.rank()
+    major, minor = torch.__version__.split(".")[:2]
+    library = f"ring_keras._torch_{major}_{minor}"
+    said, totals = [], []
+    for what, place in EARLY.items():
+        wrong = rank == place
+        options = {"init_method": "ring://"}
+        if what == "pg_options" and wrong:
+            options["pg_options"] = object()
+        if what == "numbers" and wrong:
+            options["init_method"] = "ring://?rank=7"
+        if what == "library" and wrong:
+            sys.modules[library] = None
+        with no_more_files(wanted=what == "store" and wrong):
+            said.append(
+                said_by(
+                    lambda options=options: dist.init_process_group("ring", **options)
+                )
+            )
+        if what == "library" and wrong:
+            del sys.modules[library]
+        begin()
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        totals.append(total.item())
+        dist.destroy_process_group()
+    begin()
+    members = {"ranks": [0, 2], "backend": "ring", "use_local_synchronization": True}
+    if rank != 1:
+        wrong = {"pg_options": object()} if rank else {}
+        said.append(said_by(lambda: dist.new_group(**members, **wrong)))
+        group = dist.new_group(**members)
+        total = torch.ones(1)
+        dist.all_reduce(total, group=group)
+        totals.append(total.item())
+    return said, totals
+
+
+def test_an_error_before_all_meet_is_told():
+    found = ranks(early_worker, 3, timeout_s=90)
+
+    for number, (what, place) in enumerate(EARLY.items()):
+        own = found[place][0][number]
+        words = {"library": "RK144", "numbers": "RK143"}.get(what, what)
+        assert own and (words in own or what == "store"), own
+        cause = own.partition(": ")[2].splitlines()[0][:60]
+        for rank in {0, 1, 2} - {place}:
+            told = found[rank][0][number]
+            assert told.startswith("RankMismatchError: [RK310]"), (what, told)
+            assert f"rank {place} cannot take part" in told and cause in told
+    first, last = found[0][0][-1], found[2][0][-1]
+    assert "[RK143] torch's group of ranks [0, 2]: rank 2: " in first
+    assert "takes no pg_options" in first and "takes no pg_options" in last
+    assert [totals for _, totals in found] == [
+        [3.0] * 4 + [2.0],
+        [3.0] * 4,
+        [3.0] * 4 + [2.0],
+    ]
 
 
 def forked_worker():
