@@ -16,6 +16,7 @@ from ring_keras.fit.diloco_arguments import (
     check_variables,
 )
 from ring_keras.fit.fragment import Fragment
+from ring_keras.fit.inner_option import FixedOption, InnerOption
 from ring_keras.fit.windows import Window, fragments_of
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.step import collectives_allowed, in_order
@@ -57,6 +58,10 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     The optimizer's state, with the weights of the last meeting, is saved and loaded
     with the model; to load it, call `ring_keras.init()` first. What `inner` keeps, such
     as Adam's moments, is each rank's own; `fit` begins with the first rank's.
+
+    Its learning rate, clipping, weight decay and what is left out of that are those of
+    `inner`, and can be set by either. Other options are given to `inner` when it is
+    made.
 
     Examples:
         >>> optimizer = ring.DiLoCo(keras.optimizers.AdamW(0.01), sync_every=2)
@@ -106,6 +111,17 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     Raises:
         ValueError: If an argument is wrong, or an optimizer cannot be used here.
     """
+
+    clipnorm = InnerOption()
+    clipvalue = InnerOption()
+    global_clipnorm = InnerOption()
+    weight_decay = InnerOption()
+    # Keras would make variables for some of these in the outer optimizer, too.
+    ema_momentum = FixedOption()
+    ema_overwrite_frequency = FixedOption()
+    gradient_accumulation_steps = FixedOption()
+    loss_scale_factor = FixedOption()
+    use_ema = FixedOption()
 
     def __init__(
         self,
@@ -506,6 +522,28 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def scale_loss(self, loss: Any) -> Any:
         """As the optimizer inside does."""
         return self.inner_optimizer.scale_loss(loss)
+
+    def exclude_from_weight_decay(
+        self,
+        var_list: Sequence[Any] | None = None,
+        var_names: Sequence[str] | None = None,
+    ) -> None:
+        """Has the optimizer inside leave these out."""
+        for optimizer in internals.innermost([self.inner_optimizer]):
+            optimizer.exclude_from_weight_decay(var_list, var_names)
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets all `variables`; forgets the meetings that are under way.
+
+        Raises:
+            ValueError: If it is not built, or these are of another number or shape.
+        """
+        if not self.built:
+            super().set_weights(weights)  # Keras says what to do.
+        pairs = list(zip(self.variables, weights, strict=True))
+        for variable, weight in pairs:
+            variable.assign(weight)
+        self.drop_flights()
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """As the optimizer inside does."""
