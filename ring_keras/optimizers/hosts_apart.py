@@ -12,7 +12,7 @@ from ring_keras.optimizers.gradient_values import Gradient
 from ring_keras.optimizers.optimizer_hook import sources_of
 from ring_keras.optimizers.reduction_options import ReductionOptions
 from ring_keras.optimizers.senders import FirstOfHosts
-from ring_keras.optimizers.step_scope import StepWeight
+from ring_keras.optimizers.step_scope import StepWeight, current_step
 
 __all__ = ["HostsApart"]
 
@@ -76,4 +76,8 @@ class HostsApart:
         averages = self._reducer.reduce(
             gradients, sources_of(variables, gradients), weight
         )
-        return averages, None if present is None else weight.total() > 0
+        # In a step that is not traced, each rank knows of its own batch alone.
+        asks = tf.executing_eagerly() and current_step() is not None
+        if present is None and not asks:
+            return averages, None
+        return averages, weight.total() > 0

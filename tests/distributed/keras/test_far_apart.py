@@ -281,12 +281,15 @@ def test_checks_of_equal_weights_know_of_it(rank_pool, options):
     assert checked.run(checked_worker, args=(options,)) == [True, True]
 
 
-def joined_worker(jit_compile, counts=(7, 5), apart="ranks", inner="adam", epochs=1):
+COMPILED = [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}]
+
+
+def joined_worker(compiled, counts=(7, 5), apart="ranks", inner="adam", epochs=1):
     """Ranks whose data end within a window."""
     ring.init()
     model = training.build(1)
     optimizer = ring.DiLoCo(INNER[inner](), sync_every=4, apart=apart)
-    model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
+    model.compile(optimizer, "binary_crossentropy", **compiled)
     batches = batches_of(ring.rank(), ring.size(), 8)[: counts[ring.rank()]]
     data = tf.data.Dataset.from_generator(
         lambda: iter(batches),
@@ -303,7 +306,7 @@ def joined_worker(jit_compile, counts=(7, 5), apart="ranks", inner="adam", epoch
 def test_gradients_that_a_rank_has_added_up_stay_with_it(rank_pool):
     """Of a rank whose data end between two updates: for its first one after that."""
     worker = functools.partial(joined_worker, inner="accumulation", epochs=2)
-    first, second = rank_pool(2).run(worker, args=(False,))
+    first, second = rank_pool(2).run(worker, args=({},))
 
     assert training.as_bytes(first) == training.as_bytes(second)
     reference = Reference(2, "accumulation", "diloco", 8)
@@ -315,9 +318,9 @@ def test_gradients_that_a_rank_has_added_up_stay_with_it(rank_pool):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_rank_without_data_waits_for_the_meeting(rank_pool, jit_compile):
-    first, second = rank_pool(2).run(joined_worker, args=(jit_compile,))
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_a_rank_without_data_waits_for_the_meeting(rank_pool, compiled):
+    first, second = rank_pool(2).run(joined_worker, args=(compiled,))
 
     assert training.as_bytes(first) == training.as_bytes(second)
     reference = Reference(2, "adam", "diloco", 4)
@@ -328,13 +331,13 @@ def test_a_rank_without_data_waits_for_the_meeting(rank_pool, jit_compile):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_host_goes_on_with_the_data_of_some_of_its_ranks(jit_compile):
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_a_host_goes_on_with_the_data_of_some_of_its_ranks(compiled):
     counts = (5, 3, 7)
     results = run_ranks(
         joined_worker,
         3,
-        args=(jit_compile, counts, "hosts"),
+        args=(compiled, counts, "hosts"),
         env=[{"RING_KERAS_HOST_NAME": host} for host in ("a", "a", "b")],
     )
 
