@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -26,7 +26,10 @@ from ring_keras.errors import RingKerasError
 from ring_keras.optimizers.common_variables import own_accumulators
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 
-__all__ = ["BackupFiles", "require_built", "unfiled_values"]
+__all__ = ["FIT", "BackupFiles", "BackupId", "require_built", "unfiled_values"]
+
+# In a record: which `fit` has made it.
+FIT = "fit"
 
 # In a record: what optimizers have that Keras leaves out of a file of weights.
 _UNFILED = "unfiled"
@@ -35,6 +38,19 @@ _RECORD = ".json"
 # The last one, and the one before in case that it is damaged.
 _KEPT = 2
 _LOCK = "lock"
+
+
+class BackupId(NamedTuple):
+    """Says of backups of several ranks whether they have been made together.
+
+    Attributes:
+        steps: How many the model has been trained for.
+        fit: What stands for the `fit` that has made it; None if an earlier ring_keras
+            has.
+    """
+
+    steps: int
+    fit: str | None
 
 
 class BackupFiles:
@@ -114,13 +130,14 @@ class BackupFiles:
                 self.save(weights, steps, place)
 
     def restore(
-        self, model: keras.Model, steps: int | None = None
+        self, model: keras.Model, only: BackupId | None = None
     ) -> dict[str, Any] | None:
         """Loads the newest backup that is whole; warns of newer ones that are not.
 
         Args:
             model: A compiled one, with its weights built.
-            steps: Of those that it was trained for so many; None: of all.
+            only: Another rank's, with which it must have been made; None: it may be
+                any.
 
         Returns:
             What was noted with it; None if there was none.
@@ -130,7 +147,7 @@ class BackupFiles:
                 `require_built`.
         """
         require_built(model)
-        with self._newest_whole(steps) as newest:
+        with self._newest_whole(only) as newest:
             if newest is None:
                 return None
             weights, noted = newest
@@ -174,16 +191,18 @@ class BackupFiles:
 
     @contextlib.contextmanager
     def _newest_whole(
-        self, steps: int | None = None
+        self, only: BackupId | None = None
     ) -> Iterator[tuple[Path, dict[str, Any]] | None]:
         """Its weights, as a file of this host, and what was noted with them."""
         for stem in self._newest_first():
-            if steps is not None and stem != _stem(steps):
+            if only is not None and stem != _stem(only.steps):
                 continue
             with contextlib.ExitStack() as stack:
                 name = stem + _WEIGHTS
                 try:
                     noted = unsealed(self._directory.read(stem + _RECORD))
+                    if only is not None and noted.get(FIT) != only.fit:
+                        continue
                     weights = stack.enter_context(self._directory.local_copy(name))
                     if sha256_of_file(weights) != noted["sha256"]:
                         raise ValueError("its checksum is another one")

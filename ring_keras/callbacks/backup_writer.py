@@ -1,12 +1,18 @@
 """Writes backups while training goes on."""
 
+import uuid
 from typing import Any
 
 import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.callbacks.background_write import BackgroundWrite, wait_for_all_writes
-from ring_keras.callbacks.backup_files import BackupFiles, unfiled_values
+from ring_keras.callbacks.backup_files import (
+    FIT,
+    BackupFiles,
+    BackupId,
+    unfiled_values,
+)
 from ring_keras.monitoring.events import add_checkpoint
 
 __all__ = ["BackupWriter"]
@@ -25,6 +31,8 @@ class BackupWriter:
     def __init__(self, files: BackupFiles) -> None:
         self._files = files
         self._write = BackgroundWrite("backup")
+        self.fit = uuid.uuid4().hex
+        """What stands for this `fit`, the same on all ranks that save."""
 
     def save(self, model: keras.Model, steps: int) -> None:
         """Returns when the state is copied.
@@ -47,11 +55,11 @@ class BackupWriter:
             model: Whose weights they are.
             steps: See `save`.
         """
-        unfiled = unfiled_values(model)
-        self._write.begin(lambda: self._save(weights, steps, unfiled))
+        noted = {**unfiled_values(model), FIT: self.fit}
+        self._write.begin(lambda: self._save(weights, steps, noted))
 
-    def _save(self, weights: memoryview, steps: int, unfiled: dict[str, Any]) -> None:
-        add_checkpoint("Preemption", self._files.save(weights, steps, unfiled), steps)
+    def _save(self, weights: memoryview, steps: int, noted: dict[str, Any]) -> None:
+        add_checkpoint("Preemption", self._files.save(weights, steps, noted), steps)
 
     def wait(self) -> None:
         """Until the last backup is on the disk.
@@ -65,17 +73,19 @@ class BackupWriter:
         """Whether `wait` would raise, as far as is known."""
         return self._write.has_failed()
 
-    def restore(self, model: keras.Model, steps: int | None = None) -> int | None:
+    def restore(
+        self, model: keras.Model, only: BackupId | None = None
+    ) -> BackupId | None:
         """Takes the newest whole backup, when all earlier ones have been written.
 
         What failed to be written by an earlier `fit` is forgotten.
 
         Args:
             model: With its variables built.
-            steps: See `BackupFiles.restore`.
+            only: See `BackupFiles.restore`.
 
         Returns:
-            For how many steps it was trained; None if there is no backup.
+            Which it was; None if there is no backup.
 
         Raises:
             ValueError: If it is one of `Elastic`: with its ranks the number of steps in
@@ -83,7 +93,7 @@ class BackupWriter:
         """
         self._write.forget()
         wait_for_all_writes()
-        noted = self._files.restore(model, steps)
+        noted = self._files.restore(model, only)
         if noted is not None and "items" in noted:
             raise ValueError(
                 "[RK685] "
@@ -93,7 +103,7 @@ class BackupWriter:
                 "with Elastic and the same backup_dir, or give Preemption a directory "
                 "of its own."
             )
-        return None if noted is None else int(noted["steps"])
+        return None if noted is None else BackupId(noted["steps"], noted.get(FIT))
 
     def clear(self) -> None:
         """Removes the backups.

@@ -15,8 +15,13 @@ from absl import logging
 
 from ring_keras import _native
 from ring_keras import keras_internals as internals
-from ring_keras.callbacks.backup_files import BackupFiles, require_built
+from ring_keras.callbacks.backup_files import BackupFiles, BackupId, require_built
 from ring_keras.callbacks.backup_writer import BackupWriter
+from ring_keras.callbacks.own_backups import (
+    clear_all_ranks,
+    clear_rank,
+    files_of_rank,
+)
 from ring_keras.errors import RingKerasError
 from ring_keras.job.process_set import has_peers
 from ring_keras.job.topology import rank
@@ -32,7 +37,7 @@ from ring_keras.training.attachment import attach
 from ring_keras.training.distributed_fit import DistributedFit, Moment, outside_of_fit
 from ring_keras.training.distributed_models import process_set_of
 from ring_keras.training.root_rank import root_of
-from ring_keras.values.objects import allgather_object
+from ring_keras.values.objects import allgather_object, broadcast_object
 from ring_keras.values.reduce_op import ReduceOp
 
 __all__ = ["Preemption"]
@@ -121,7 +126,7 @@ class Preemption(keras.callbacks.Callback):
         self._fit: DistributedFit | None = None
         self._handlers: _Handlers | None = None
         self._failure: Exception | None = None
-        self._restored: int | None = None
+        self._restored: BackupId | None = None
         # What it has read of a state that the ranks divide.
         self._loaded: dict[int, list[Any]] = {}
         # Whether this rank goes on with a backup of its own; None if ranks have none.
@@ -159,8 +164,7 @@ class Preemption(keras.callbacks.Callback):
                 with loading_for_all() as self._loaded:
                     self._restored = self._writer.restore(self.model)
             elif self._saves():
-                own = f"{self._backup_dir.rstrip('/')}/rank-{rank()}"
-                self._writer = BackupWriter(BackupFiles(own))
+                self._writer = BackupWriter(files_of_rank(self._backup_dir, rank()))
         except Exception as error:  # Raised when all ranks can hear of it.
             self._failure = error
         self._ranks_will_meet = False
@@ -202,16 +206,17 @@ class Preemption(keras.callbacks.Callback):
 
     def _restore_own(self) -> None:
         """What ranks that train apart have each for themselves; collective."""
-        # One more, as 0 stands for none.
-        steps = self._agreed(0 if self._restored is None else self._restored + 1) - 1
-        if steps < 0:
+        found = self._restored and [*self._restored]
+        self._writer.fit, found = self._roots((self._writer.fit, found))
+        if found is None:
             return
+        restored = BackupId(*found)
         has_own = self._is_root()
 
         def restore() -> None:
             nonlocal has_own
             if not has_own:
-                has_own = self._writer.restore(self.model, steps) is not None
+                has_own = self._writer.restore(self.model, restored) is not None
 
         self._raise_on_all(self._attempt(restore), "restore")
         if not has_own:
@@ -220,7 +225,7 @@ class Preemption(keras.callbacks.Callback):
                 "Preemption: rank %d has no backup of its own of step %d. It goes on "
                 "with what the ranks had in common when they met last.",
                 rank(),
-                steps,
+                restored.steps,
             )
         apart = {one.apart for one in meeting_optimizers(self.model)}
         if self._agreed(int(not has_own)) and "hosts" in apart:
@@ -283,7 +288,11 @@ class Preemption(keras.callbacks.Callback):
         self._raise_on_all(error)
         if self._saves():
             try:
-                self._writer.clear()
+                if self._is_root():
+                    self._writer.clear()
+                    clear_all_ranks(self._backup_dir)
+                else:
+                    clear_rank(self._backup_dir, rank())
             except (OSError, RingKerasError) as problem:
                 logging.error(
                     "ring_keras: [RK610] backups are left behind: %s", problem
@@ -338,6 +347,15 @@ class Preemption(keras.callbacks.Callback):
                 name="preemption",
                 communicator_id=process_set.communicator_id(),
             )[0]
+        )
+
+    def _roots(self, value: Any) -> Any:
+        """That of the rank that saves; collective."""
+        process_set = process_set_of(self.model)
+        if process_set.size() == 1 or not process_set.included():
+            return value
+        return broadcast_object(
+            value, self.root_rank, name="preemption/root", process_set=process_set
         )
 
     def _end(self, signal_number: int, error: Exception | None) -> None:

@@ -260,6 +260,30 @@ def test_a_rank_without_a_backup_begins_where_the_ranks_have_met(rank_pool, tmp_
     assert len(set(weights)) == 1
 
 
+@pytest.mark.slow
+def test_a_backup_of_another_training_is_left_alone(rank_pool, tmp_path):
+    """Of ranks that were there once; one lay where the end of `fit` did not see it."""
+    backup, elsewhere = tmp_path / "backup", tmp_path / "elsewhere"
+    options = {"sync_every": 4, "fragments": 2}
+    arguments = (str(backup), "sgd", options, 1)
+    rank_pool(3).run(resumable_fit, args=(*arguments, Preempted(4)), timeout_s=120)
+    assert {"rank-1", "rank-2"} <= {path.name for path in backup.iterdir()}
+    shutil.copytree(backup / "rank-2", elsewhere)
+
+    rank_pool(2).run(resumable_fit, args=arguments, timeout_s=120)
+    left = list(backup.iterdir())
+    shutil.copytree(elsewhere, backup / "rank-2", dirs_exist_ok=True)
+    rank_pool(2).run(resumable_fit, args=(*arguments, Preempted(4)), timeout_s=120)
+    results = rank_pool(3).run(other_ranks_worker, args=(str(backup), options))
+
+    amounts, weights = zip(*results, strict=True)
+    # As in the test before: the third rank begins where the others have met.
+    assert amounts == ([12.0, 4.0], [12.0, 4.0], [4.0, 4.0])
+    assert len(set(weights)) == 1
+    assert not left
+    assert not list(backup.iterdir())
+
+
 def host_without_a_backup_worker(directory):
     """The weights after each step of a host of which one rank finds none."""
     ring.init()

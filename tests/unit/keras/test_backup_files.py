@@ -75,7 +75,7 @@ def test_what_keras_leaves_out_of_its_file_is_noted(tmp_path):
     writer.save(saved, 1)
     writer.wait()
 
-    assert writer.restore(other) == 1
+    assert writer.restore(other) == (1, writer.fit)
     assert unfiled(other) == unfiled(saved) != 1.0
 
 
