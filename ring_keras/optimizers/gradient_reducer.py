@@ -204,7 +204,7 @@ class GradientReducer:
                 RING_KERAS_CHECK_REDUCTIONS says to look.
         """
         if self.active:
-            refuse_summed_losses(self._options.op)
+            refuse_summed_losses(self._options.op, self.process_set.ranks)
             if not are_sums:
                 gradients = self.of_examples(gradients, sources)
         return self.combine(gradients, sources, weight, factor, loss_scale, division)

@@ -51,6 +51,24 @@ class HostsApart:
         self.senders = FirstOfHosts(sets[-1], self._own)
         self._reducer = GradientReducer(ReductionOptions(process_set=self._own))
 
+    @property
+    def ranks(self) -> list[int]:
+        """Those of this rank's host."""
+        return self._own.ranks
+
+    def sum_factor(self, weight: StepWeight | None) -> tf.Tensor | float:
+        """What makes the average of this host's gradients their sum.
+
+        If each rank multiplies its own by that; collective among them.
+
+        Args:
+            weight: How much this rank counts in a step; None if all count the same.
+        """
+        if weight is None or not self._reducer.active:
+            return float(self._own.size())
+        weight = StepWeight(weight.amount, self._own)
+        return tf.math.divide_no_nan(weight.total(), weight.amount)
+
     def average_gradients(
         self,
         gradients: Sequence[Gradient],

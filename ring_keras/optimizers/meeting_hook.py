@@ -17,6 +17,7 @@ from ring_keras.optimizers.meeting_log import MeetingLog
 from ring_keras.optimizers.optimizer_hook import OptimizerHook, Terms
 from ring_keras.optimizers.senders import Senders
 from ring_keras.optimizers.step_scope import StepWeight, current_step
+from ring_keras.optimizers.summed_losses import refuse_summed_losses
 from ring_keras.optimizers.wires import (
     THIN_WIRES,
     average_thinly,
@@ -25,7 +26,12 @@ from ring_keras.optimizers.wires import (
 )
 from ring_keras.values.objects import allgather_object
 
-__all__ = ["MeetingHook", "meeting_optimizers", "require_same_terms"]
+__all__ = [
+    "MeetingHook",
+    "meeting_hooks",
+    "meeting_optimizers",
+    "require_same_terms",
+]
 
 
 class MeetingHook(OptimizerHook):
@@ -47,6 +53,11 @@ class MeetingHook(OptimizerHook):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.log = MeetingLog()
+
+    @property
+    def hosts_are_apart(self) -> bool:
+        """Whether these train apart, and not each rank."""
+        return bool(self._optimizer.apart == "hosts")
 
     @property
     def parts(self) -> Collection[ProcessSet]:
@@ -85,15 +96,33 @@ class MeetingHook(OptimizerHook):
         if step is not None:
             # Each rank keeps its gradients to itself, as it was told to.
             step.note_reduced(v for variables in fragments for v in variables)
+        hosts = self.agree_on_hosts()
+        if hosts is None and step is not None:
+            refuse_summed_losses(self.op, [current_job().rank])
+        if self._reducer.active:
+            # Now, as the weights differ when they meet: they are compared with it.
+            for variables in fragments:
+                self._reducer.agree(variables)
+        weight = self.step_weight()
+        return 1.0 if weight is None else weight.amount
+
+    def agree_on_hosts(self) -> HostsApart | None:
+        """Makes `hosts`, with all else that ranks must agree on; returns them.
+
+        Collective the first time.
+
+        Raises:
+            RankMismatchError: On every rank, if their terms differ.
+        """
         if self._agreed_in != generation():
             self.hosts = None  # Their process sets were of another job.
         if self._reducer.active:
             self._agree(self.terms)
-            # Now, as the weights differ when they meet: they are compared with it.
-            for variables in fragments:
-                self._reducer.agree(variables)
-        weight = self._reducer.step_weight()
-        return 1.0 if weight is None else weight.amount
+        return self.hosts
+
+    def step_weight(self) -> StepWeight | None:
+        """How much this rank counts in the current step; None for all alike."""
+        return self._reducer.step_weight()
 
     def average(
         self,
@@ -250,7 +279,7 @@ class MeetingHook(OptimizerHook):
             )
             hosts = [host for _, host in everyones]
             self._are_between_hosts = len(set(hosts)) > 1
-            if self._optimizer.apart == "hosts":
+            if self.hosts_are_apart:
                 self.hosts = HostsApart(hosts, self.process_set)
         self._agreed_in = generation()
 
@@ -304,3 +333,9 @@ def meeting_optimizers(model: keras.Model) -> list[Any]:
         for optimizer in internals.optimizers_of(model)
         if isinstance(OptimizerHook.of(optimizer), MeetingHook)
     ]
+
+
+def meeting_hooks(model: keras.Model) -> list[MeetingHook]:
+    """Those of its `meeting_optimizers`."""
+    hooks = map(OptimizerHook.of, meeting_optimizers(model))
+    return [hook for hook in hooks if isinstance(hook, MeetingHook)]

@@ -67,8 +67,8 @@ class StepScope:
         present: Scalar, false where the batch is a row of zeros in place of none;
             None where it is what it looks like.
         compiled: Whether XLA compiles the step.
-        summed_losses_for: The op for which losses that add up have been prepared;
-            None if there are none.
+        summed_losses_for: The op, and the ranks that it combines, for which losses
+            that add up have been prepared; None if there are none.
         communicated: Whether gradients have been reduced in this step.
         accumulates: Whether an eager step may be one that only accumulates.
         kept_own: Keys of those variables that a tape keeps on each rank.
@@ -83,7 +83,7 @@ class StepScope:
     weight: StepWeight | None = None
     present: tf.Tensor | None = None
     compiled: bool = False
-    summed_losses_for: ReduceOp | None = None
+    summed_losses_for: tuple[ReduceOp, list[int]] | None = None
     communicated: bool = False
     accumulates: bool = False
     kept_own: set[Hashable] = field(default_factory=set)

@@ -9,11 +9,12 @@ from ring_keras.values.reduce_op import ReduceOp
 __all__ = ["refuse_summed_losses"]
 
 
-def refuse_summed_losses(op: ReduceOp) -> None:
+def refuse_summed_losses(op: ReduceOp, ranks: list[int]) -> None:
     """Raises where the loss of the step adds up, and this op would be wrong.
 
     Args:
         op: How the gradients of the step are about to be combined.
+        ranks: Whose; one, if they are about to be applied as they are.
 
     Raises:
         RingKerasError: If the model that runs its step has a compiled loss that
@@ -23,14 +24,16 @@ def refuse_summed_losses(op: ReduceOp) -> None:
         return  # It is no part of one process's update in any case.
     step = current_step()
     if step is not None:
-        if step.summed_losses_for not in (None, op):
+        prepared = step.summed_losses_for
+        if prepared is not None and prepared != (op, ranks):
             raise RingKerasError(
                 "[RK603] "
-                f"The model's loss adds up its batch, and was prepared for gradients "
-                f"that are combined by op='{step.summed_losses_for}', that of the "
-                f"optimizer; a tape or another optimizer has op='{op}'. Give all of "
-                "them the same op: the default, ring_keras.Average, trains as one "
-                "process on the global batch."
+                "The model's loss adds up its batch, and was prepared for gradients of "
+                f"ranks {prepared[1]} that are combined by op='{prepared[0]}', as "
+                "an optimizer of the model does; a tape or another optimizer has ranks "
+                f"{ranks} and op='{op}'. Give all of them the same op and ranks: the "
+                "default, ring_keras.Average over all ranks, trains as one process on "
+                "the global batch."
             )
         return
     model = calls.calling_model()

@@ -7,15 +7,20 @@ so that the average gives the sum. The loss that is reported stays the rank's ow
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from ring_keras import keras_internals as internals
+from ring_keras.job.topology import rank
+from ring_keras.optimizers.meeting_hook import MeetingHook
+from ring_keras.optimizers.step_scope import StepScope
+from ring_keras.training.batch_losses import warn_of_batch_losses, warn_of_own_sums
+from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["gradients_multiplied"]
+__all__ = ["gradients_multiplied", "gradients_of_those_apart"]
 
 
 @contextlib.contextmanager
@@ -39,6 +44,38 @@ def gradients_multiplied(
             internals.restore(loss, internals.LOSS_CALL)
             if method is not None:
                 internals.replace(loss, internals.LOSS_CALL, method)
+
+
+def gradients_of_those_apart(
+    model: keras.Model,
+    losses: Sequence[keras.losses.Loss],
+    hooks: Iterable[MeetingHook],
+    scope: StepScope,
+) -> contextlib.AbstractContextManager[None]:
+    """Sees to losses that add up where ranks train apart, or hosts do.
+
+    A rank applies the sum of its own batch as it is, and a host that of all of its
+    ranks' batches, of which it takes an average. Collective the first time.
+
+    Args:
+        model: What takes a step now.
+        losses: Those of its losses that add up their batch.
+        hooks: Of its optimizers whose ranks meet.
+        scope: Of that step, which is entered.
+    """
+    hook = next((one for one in hooks if one.hosts_are_apart), None)
+    if hook is not None:
+        warn_of_batch_losses(model)
+    if not losses:
+        return contextlib.nullcontext()
+    hosts = None if hook is None else hook.agree_on_hosts()
+    if hook is None or hosts is None:
+        scope.summed_losses_for = ReduceOp.AVERAGE, [rank()]
+        return contextlib.nullcontext()
+    if hosts.count < scope.process_set.size():
+        warn_of_own_sums(model)
+    scope.summed_losses_for = ReduceOp.AVERAGE, hosts.ranks
+    return gradients_multiplied(losses, hosts.sum_factor(hook.step_weight()))
 
 
 def _replace(loss: keras.losses.Loss, factor: tf.Tensor | float) -> None:

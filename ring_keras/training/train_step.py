@@ -14,7 +14,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.job.topology import size
 from ring_keras.ops.step import collectives_refused
-from ring_keras.optimizers.meeting_hook import meeting_optimizers
+from ring_keras.optimizers.meeting_hook import meeting_hooks, meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
 from ring_keras.states.own_state import own_state
 from ring_keras.training import uneven_batches
@@ -29,7 +29,10 @@ from ring_keras.training.distributed_models import hooks_of, process_set_of
 from ring_keras.training.lone_step import end_lone_step
 from ring_keras.training.own_examples import OwnExamples
 from ring_keras.training.own_pace import takes_own_pace
-from ring_keras.training.summed_loss_scaling import gradients_multiplied
+from ring_keras.training.summed_loss_scaling import (
+    gradients_multiplied,
+    gradients_of_those_apart,
+)
 from ring_keras.training.unreduced_updates import unreduced_updates_refused
 from ring_keras.values.reduce_op import ReduceOp
 
@@ -253,19 +256,18 @@ class DistributedTrainStep:
     ) -> contextlib.AbstractContextManager[None]:
         """Sees to losses that add up their batch instead of taking the mean."""
         losses = internals.summed_losses(self._model)
-        # What ranks apply alone is the sum of their own batch.
-        if meeting_optimizers(self._model):
-            return contextlib.nullcontext()
+        if hooks := meeting_hooks(self._model):
+            return gradients_of_those_apart(self._model, losses, hooks, scope)
         warn_of_batch_losses(self._model)
         if not losses:
             return contextlib.nullcontext()
         if not self._averages():
             if ReduceOp.SUM not in self._ops():
                 return contextlib.nullcontext()
-            scope.summed_losses_for = ReduceOp.SUM
+            scope.summed_losses_for = ReduceOp.SUM, scope.process_set.ranks
             return self._nothing_else_added()
         warn_of_own_sums(self._model)
-        scope.summed_losses_for = ReduceOp.AVERAGE
+        scope.summed_losses_for = ReduceOp.AVERAGE, scope.process_set.ranks
         factor: tf.Tensor | float = scope.process_set.size()
         if scope.weight is not None:
             factor = tf.math.divide_no_nan(scope.weight.total(), scope.weight.amount)

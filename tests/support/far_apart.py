@@ -157,6 +157,8 @@ class Reference:
         fragments: int = 1,
         overlap: int = 0,
         hosts: Sequence[int] = (),
+        loss: Any = "binary_crossentropy",
+        **layer_kwargs: Any,
     ) -> None:
         """Of so many ranks; `hosts`: which is the host of each, if these are apart."""
         _, self._rate, self._momentum = OUTER[outer]
@@ -164,9 +166,9 @@ class Reference:
         self._sync_every = sync_every
         self._hosts = list(hosts) or list(range(size))
         size = len(set(self._hosts))
-        self.models = [training.build(1) for _ in range(size)]
+        self.models = [training.build(1, **layer_kwargs) for _ in range(size)]
         for model in self.models:
-            model.compile(INNER[inner](), "binary_crossentropy")
+            model.compile(INNER[inner](), loss)
         self.common = [w.astype(np.float64) for w in self.models[0].get_weights()]
         self._velocity = [np.zeros_like(w) for w in self.common]
         self.left = [[np.float32(0 * w) for w in self.common] for _ in range(size)]
