@@ -355,7 +355,7 @@ class Preemption(keras.callbacks.Callback):
         if process_set.size() == 1 or not process_set.included():
             return value
         return broadcast_object(
-            value, self.root_rank, name="preemption/root", process_set=process_set
+            value, self._root, name="preemption/root", process_set=process_set
         )
 
     def _end(self, signal_number: int, error: Exception | None) -> None:
