@@ -213,7 +213,7 @@ StatusOr<bool> Engine::IsAwaited(int communicator_id, const std::string& name,
   const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
   if (member == nullptr) {
     return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
-                  StrCat("this rank is in no process set ", communicator_id));
+                  StrCat("there is no process set ", communicator_id, "."));
   }
   Communicator& communicator = *member->communicator;
   progress_.BreakIfLost(communicator);
