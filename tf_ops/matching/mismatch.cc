@@ -115,7 +115,8 @@ class Comparison {
       "Build the same model, with the same batch shape, on every rank.";
 
   static constexpr const char* kSameRows =
-      "Here every rank needs as many rows. Give all ranks tensors of one shape. "
+      "Here every rank needs as many rows. Give all ranks tensors of one "
+      "shape. "
       "Where XLA has compiled this, it may also do to turn jit_compile off.";
 
   template <typename T>
