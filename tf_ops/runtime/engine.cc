@@ -189,27 +189,24 @@ StatusOr<int> Engine::FirstAwaited(
   StatusOr<int> first = -1;
   WithDriver([&] {
     mesh_->Pump();
-    const RankEvent* leave = nullptr;
+    Status problem;  // The first.
     bool may_come = names.empty();
-    for (size_t i = 0; i < names.size() && first.ok() && first.value() < 0;
-         ++i) {
-      const StatusOr<bool> awaited =
-          IsAwaited(names[i].first, names[i].second, &leave);
-      may_come |= leave == nullptr;
-      if (!awaited.ok()) first = awaited.status();
-      if (awaited.ok() && awaited.value()) first = static_cast<int>(i);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const StatusOr<bool> awaited = IsAwaited(names[i].first, names[i].second);
+      if (awaited.ok() && awaited.value()) {
+        first = static_cast<int>(i);
+        return;
+      }
+      may_come |= awaited.ok();
+      if (problem.ok()) problem = awaited.status();
     }
-    if (may_come || !first.ok() || first.value() >= 0) return;
-    first = Status(
-        StatusCode::kPeerLost, ErrorCode::kRankLeft,
-        StrCat(leave->description, "; this rank still waits for any to send."));
+    const bool is_lost = problem.error_code() == ErrorCode::kRankLost;
+    if (!may_come || is_lost) first = problem;
   });
   return first;
 }
 
-StatusOr<bool> Engine::IsAwaited(int communicator_id, const std::string& name,
-                                 const RankEvent** leave) {
-  *leave = nullptr;
+StatusOr<bool> Engine::IsAwaited(int communicator_id, const std::string& name) {
   const std::shared_ptr<Member> member = shared_.MemberOf(communicator_id);
   if (member == nullptr) {
     return Status(StatusCode::kInvalidArgument, ErrorCode::kBadProcessSet,
@@ -225,17 +222,22 @@ StatusOr<bool> Engine::IsAwaited(int communicator_id, const std::string& name,
     // One of this rank's is on its way to meet what a peer has entered.
     if (use != nullptr && !use->IsIdle()) return false;
   }
-  const bool has_channel =
-      use != nullptr && use->channel != nullptr && !use->channel->ended();
-  for (int place = 0; place < communicator.size(); ++place) {
-    if (place == communicator.rank()) continue;
-    if (has_channel && use->channel->posts().IsAhead(place)) return true;
-    *leave = progress_.LeaveOf(communicator.ranks()[place]);
-  }
   UseId id;
   id.communicator_id = communicator_id;
   id.name = name;
-  return matcher_.HasKept(KeyOf(id));
+  if (matcher_.HasKept(KeyOf(id))) return true;
+  const bool has_channel =
+      use != nullptr && use->channel != nullptr && !use->channel->ended();
+  const RankEvent* leave = nullptr;
+  for (int place = 0; place < communicator.size(); ++place) {
+    if (place == communicator.rank()) continue;
+    if (has_channel && use->channel->posts().IsAhead(place)) return true;
+    leave = progress_.LeaveOf(communicator.ranks()[place]);
+  }
+  if (leave == nullptr) return false;
+  return Status(
+      StatusCode::kPeerLost, ErrorCode::kRankLeft,
+      StrCat(leave->description, "; this rank still waits for any to send."));
 }
 
 void Engine::PrepareDevice(Request& request) {

@@ -122,10 +122,8 @@ class Engine {
   Mesh& mesh() { return *mesh_; }
 
  private:
-  // See FirstAwaited; with the driver. `leave`: how a peer has left, if one
-  // has.
-  StatusOr<bool> IsAwaited(int communicator_id, const std::string& name,
-                           const RankEvent** leave);
+  // See FirstAwaited; with the driver. An error if no peer of this one comes.
+  StatusOr<bool> IsAwaited(int communicator_id, const std::string& name);
   // For tensors on a GPU: what takes too long for the driver. The caller does
   // not hold the mutex.
   void PrepareDevice(Request& request);

@@ -116,10 +116,14 @@ RingBackend::WorkPtr RingBackend::recvAnysource(Tensors& tensors, int tag) {
     if (place != getRank()) PairWith(place);
   }
   auto receive = c10::make_intrusive<AnyReceive>(getRank(), tensors, timeout_);
-  std::lock_guard<std::mutex> lock(receiving_);
-  auto& receives = any_receives_[tag];
-  receives.push_back(receive);
-  if (receives.size() == 1) {
+  bool is_first = false;
+  {
+    std::lock_guard<std::mutex> lock(receiving_);
+    auto& receives = any_receives_[tag];
+    receives.push_back(receive);
+    is_first = receives.size() == 1;
+  }
+  if (is_first) {
     RunOnThread([self = c10::intrusive_ptr<RingBackend>::reclaim_copy(this),
                  tag] { self->FindSenders(tag); });
   }

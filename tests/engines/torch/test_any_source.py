@@ -190,6 +190,28 @@ def test_nobody_waits_for_those_that_have_left():
     assert "waits for any to send" in first
 
 
+def broken_worker():
+    """What ended between two ranks ends nothing with a third one."""
+    rank, _ = begin()
+    hurried = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    if rank == 0:
+        with pytest.raises(RuntimeError, match="timeout of 2 s"):
+            dist.recv(torch.zeros(1), 1, group=hurried)
+    dist.barrier()
+    if rank == 2:
+        dist.send(torch.tensor([2.0]), 0)
+    if rank == 0:
+        got = torch.zeros(1)
+        assert dist.recv(got) == 2
+        assert got.item() == 2
+    dist.barrier()
+    return True
+
+
+def test_a_broken_pair_keeps_nobody_else_from_sending():
+    assert ranks(broken_worker, 3) == [True] * 3
+
+
 def interrupted_worker():
     rank, _ = begin()
     if rank == 0:
