@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ring_keras.launch.agent_crew import AgentCrew
+from ring_keras.launch.agent_line import AgentLine
 from ring_keras.launch.desk import Desk
 from ring_keras.launch.discovery import HostScript
 from ring_keras.launch.hosts import Host
@@ -67,7 +68,7 @@ class AwaitedHosts:
             self._ask_script()
         for tried in self._tried.values():
             if not tried.is_there:
-                tried.crew.line.lose("it was not there in time")
+                _end(tried.crew.line, "it was not there in time")
         return {title: tried.crew for title, tried in self._tried.items()}
 
     def _ask_script(self) -> None:
@@ -91,14 +92,22 @@ class AwaitedHosts:
         now = time.monotonic()
         named = {f"host {host.name}": host for host in hosts}
         for title in [title for title in self._tried if title not in named]:
-            self._tried.pop(title).crew.line.lose("it is no longer named")
+            _end(self._tried.pop(title).crew.line, "it is no longer named")
         for title, host in named.items():
             tried = self._tried.get(title)
-            if tried is None:
-                self._tried[title] = _Tried(self._connect(host), now)
-            elif tried.again_at is not None and now >= tried.again_at:
-                tried.crew, tried.began_at = self._connect(host), now
-                tried.again_at = None
+            if tried is not None:
+                tried.crew.stay(host.slots)
+            if tried is None or (tried.again_at is not None and now >= tried.again_at):
+                self._try(title, host)
+
+    def _try(self, title: str, host: Host) -> None:
+        try:
+            crew = self._connect(host)
+        except OSError as error:  # As of processes; another time it can be done.
+            self._desk.output.say(f"elastic: {title} cannot be reached: {error}")
+            return
+        tried = self._tried.setdefault(title, _Tried(crew, 0.0))
+        tried.crew, tried.began_at, tried.again_at = crew, time.monotonic(), None
 
     def _note_losses(self) -> None:
         now = time.monotonic()
@@ -107,9 +116,9 @@ class AwaitedHosts:
             if line.hello is not None:
                 problem = line.version_problem()
                 if problem is not None:
-                    line.lose(problem)
+                    _end(line, problem)
             elif now - tried.began_at > _COME_TIMEOUT_S:
-                line.lose(f"it did not greet within {_COME_TIMEOUT_S:g} s")
+                _end(line, f"it did not greet within {_COME_TIMEOUT_S:g} s")
             if line.gone is None or tried.again_at is not None:
                 continue
             tried.losses += 1
@@ -120,3 +129,9 @@ class AwaitedHosts:
                     f"elastic: {title} is not there yet, and is tried again: "
                     f"{tried.told}"
                 )
+
+
+def _end(line: AgentLine, why: str) -> None:
+    """Its agent counts as gone from now on, and what keeps the line is ended."""
+    line.lose(why)
+    line.give_up(why)

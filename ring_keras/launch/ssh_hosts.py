@@ -229,8 +229,10 @@ class SshHosts:
             least = sum(crew.slots for crew in crews.values())
         else:
             least = elastic.min_size
-        if sum(crew.slots for crew in there.values()) < least:
-            raise CannotStartError("\nringrun: ".join(gone))
+        slots = sum(crew.slots for crew in there.values())
+        if slots < least:
+            lacking = [f"there are {slots} slots, and {least} are needed"]
+            raise CannotStartError("\nringrun: ".join(gone or lacking))
         for why in gone:
             self._desk.output.say(f"elastic: {why}")
         return there

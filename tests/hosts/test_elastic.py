@@ -141,8 +141,9 @@ def test_a_lost_host_is_tried_again_while_it_is_named(
     hosts.wait_until_empty()
 
 
+@pytest.mark.parametrize("then", ["it comes up", "another one has its slots"])
 def test_a_host_that_is_not_up_yet_is_waited_for(
-    ringrun: Ringrun, hosts: SshHosts
+    ringrun: Ringrun, hosts: SshHosts, then: str
 ) -> None:
     script = Script(ringrun)
     script.there_are("node1\nnode2\n")
@@ -154,14 +155,19 @@ def test_a_host_that_is_not_up_yet_is_waited_for(
     # The second time because that host was not there.
     wait_until(lambda: script.asked > 1, "the script was asked again", 60)
 
-    hosts.set_link(2, "up")
+    if then == "it comes up":
+        hosts.set_link(2, "up")
+        expected = ["node1", "node2"]
+    else:
+        script.there_are("node1:2\n")
+        expected = ["node1", "node1"]
 
     await_sizes(ringrun.directory, 1, "[2]", timeout_s=60)
     finished = stop(ringrun, job)
     said = finished.stderr.decode()
     assert finished.returncode == 0, said
     assert said.count("host node2 is not there yet, and is tried again: ") == 1
-    assert sorted(ringrun.noted(f"host.{n}") for n in (0, 1)) == ["node1", "node2"]
+    assert sorted(ringrun.noted(f"host.{n}") for n in (0, 1)) == expected
     hosts.wait_until_empty()
 
 
