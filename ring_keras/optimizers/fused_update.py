@@ -204,8 +204,12 @@ def _by_op(ones: Sequence[_One]) -> Iterator[list[_One]]:
         nbytes = one.gradient.shape.num_elements() * one.gradient.dtype.size
         if nbytes > _SMALL_BYTES:
             yield [one]
-        else:
-            small.setdefault(one.variable.device, []).append(one)
+            continue
+        together = small.setdefault(one.variable.device, [])
+        if any(one.variable is other.variable for other in together):
+            yield small.pop(one.variable.device)  # It is updated twice.
+            together = small[one.variable.device] = []
+        together.append(one)
     yield from small.values()
 
 

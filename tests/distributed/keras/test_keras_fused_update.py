@@ -239,6 +239,21 @@ def test_one_op_updates_all_small_variables(rank_pool: RankPools) -> None:
     rank_pool(1).run(trace_sizes)
 
 
+def update_twice() -> None:
+    weight = keras.Variable(np.ones(3, "float32"))
+    optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.5, momentum=0.9))
+    optimizer.build([weight])
+
+    optimizer.apply([tf.ones(3), 2 * tf.ones(3)], [weight, weight])
+
+    # By 0.5, then by 0.9 * 0.5 + 1.
+    np.testing.assert_allclose(weight.numpy(), 1 - 0.5 - 1.45, rtol=1e-6)
+
+
+def test_a_variable_may_be_given_twice(rank_pool: RankPools) -> None:
+    rank_pool(1).run(update_twice)
+
+
 def update(
     variables: list[tf.Variable],
     momenta: list[tf.Variable],
