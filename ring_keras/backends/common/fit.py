@@ -108,6 +108,7 @@ def _of_all_ranks(method: Callable[..., Any]) -> Callable[..., Any]:
                 for hook in hooks_of(model):
                     hook.begin_together()
                 with framework().fit(model, process_set, given) as ranks_fit:
+                    refuse_backups_of_averages(callbacks)
                     # One rank alone may have refused what it was given.
                     require_all_there(process_set)
                     kept = _without_files_of_others(callbacks, model, process_set)
@@ -233,7 +234,6 @@ def _without_files_of_others(
     callbacks: Callbacks, model: keras.Model, process_set: ProcessSet
 ) -> Callbacks:
     """A file of all ranks one of them writes; its callback is there alone."""
-    refuse_backups_of_averages(callbacks)
     own = {file for one in callbacks if (file := file_of(one)) is not None}
     everyones = allgather_object(own, name="fit/files", process_set=process_set)
     common = set.intersection(*everyones)

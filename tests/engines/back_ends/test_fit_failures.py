@@ -152,7 +152,7 @@ def test_all_hear_of_one_that_fails_and_train_again(where):
 
 
 # What one rank alone is given, or has, that `fit` refuses.
-REFUSED = ["backup", "steps"] + (["values"] if BACK_END == "jax" else [])
+REFUSED = ["backup", "averages", "steps"] + (["values"] if BACK_END == "jax" else [])
 
 
 def refusing_worker(what, folder):
@@ -167,6 +167,10 @@ def refusing_worker(what, folder):
         model.compile(optimizer, loss="mse")
         backup = keras.callbacks.BackupAndRestore(folder)
         given["callbacks"] = [backup] if refused else []
+    elif what == "averages":
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        backup = keras.callbacks.BackupAndRestore(folder)
+        given["callbacks"] = [swap, backup] if refused else []
     elif what == "steps":
         data = [ring.data.join(data)]
         given["steps_per_epoch"] = 5 if refused else None
@@ -184,7 +188,7 @@ def refusing_worker(what, folder):
 def test_all_hear_of_what_one_is_refused(what, tmp_path):
     found = ranks(refusing_worker, 3, what, str(tmp_path / "backup"), timeout_s=60)
 
-    code = "[RK664]" if what == "values" else "[RK660]"
+    code = {"values": "[RK664]", "averages": "[RK516]"}.get(what, "[RK660]")
     assert found[1][0][0] == "RingKerasError" and code in found[1][0][1], found[1][0]
     for rank in (0, 2):
         kind, text = found[rank][0]
