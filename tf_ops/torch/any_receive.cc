@@ -88,9 +88,9 @@ bool AnyReceive::isCompleted() {
   return begun != nullptr ? begun->isCompleted() : Work::isCompleted();
 }
 
-bool AnyReceive::isSuccess() const {
+std::exception_ptr AnyReceive::exception() const {
   const auto begun = receive();
-  return begun != nullptr ? begun->isSuccess() : Work::isSuccess();
+  return begun != nullptr ? begun->exception() : Work::exception();
 }
 
 bool AnyReceive::wait(std::chrono::milliseconds timeout) {

@@ -37,7 +37,8 @@ class AnyReceive : public c10d::Work {
 
   int sourceRank() const override;
   bool isCompleted() override;
-  bool isSuccess() const override;
+  bool isSuccess() const override { return exception() == nullptr; }
+  std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
   Tensors result() override { return tensors_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {

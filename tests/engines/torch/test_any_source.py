@@ -148,6 +148,8 @@ def failing_worker():
     if rank == 0:
         with pytest.raises(dist.DistBackendError, match="group ended"):
             pending.wait()
+        assert not pending.is_success()
+        assert "group ended" in str(pending.exception())
     return True
 
 
