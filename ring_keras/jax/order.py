@@ -72,7 +72,8 @@ def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         options: Of `jax.jit`, such as `donate_argnums`.
 
     Returns:
-        The compiled function. Within another that JAX traces, it is that of `jax.jit`.
+        The compiled function, with its `lower`. Within another that JAX traces, it is
+        that of `jax.jit`.
     """
     compiled = jax.jit(contained(function), **options)
     part_of_another = jax.jit(function, **options)
@@ -81,6 +82,7 @@ def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return (compiled if trace_state_clean() else part_of_another)(*args, **kwargs)
 
+    call.lower = compiled.lower  # type: ignore[attr-defined]
     return call
 
 

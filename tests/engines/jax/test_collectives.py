@@ -464,6 +464,8 @@ def handled_worker():
         handled = True
     found = [float(step(square, 3)[0, 0]) for _ in range(2)]
 
+    assert "ring_keras.run" in ring_jax.jit(ring_jax.allreduce).lower(square).as_text()
+
     @functools.partial(ring_jax.jit, static_argnames="how")
     def named(x, *, by, how):
         return ring_jax.allreduce({"x": x * by["k"]}, how)
