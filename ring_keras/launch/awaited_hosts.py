@@ -12,10 +12,10 @@ from ring_keras.launch.desk import Desk
 from ring_keras.launch.discovery import HostScript
 from ring_keras.launch.hosts import Host
 
-__all__ = ["AwaitedHosts"]
+__all__ = ["COME_TIMEOUT_S", "AwaitedHosts"]
 
-# From the first word to a host to its agent's greeting.
-_COME_TIMEOUT_S = 120.0
+COME_TIMEOUT_S = 120.0
+"""From the first word to a host until its agent has greeted, or is ready."""
 
 
 @dataclass
@@ -117,8 +117,8 @@ class AwaitedHosts:
                 problem = line.version_problem()
                 if problem is not None:
                     _end(line, problem)
-            elif now - tried.began_at > _COME_TIMEOUT_S:
-                _end(line, f"it did not greet within {_COME_TIMEOUT_S:g} s")
+            elif now - tried.began_at > COME_TIMEOUT_S:
+                _end(line, f"it did not greet within {COME_TIMEOUT_S:g} s")
             if line.gone is None or tried.again_at is not None:
                 continue
             tried.losses += 1

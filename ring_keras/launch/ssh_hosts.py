@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from ring_keras.launch.addresses import Probes
 from ring_keras.launch.agent_crew import AgentCrew
 from ring_keras.launch.agent_line import await_greetings
-from ring_keras.launch.awaited_hosts import AwaitedHosts
+from ring_keras.launch.awaited_hosts import COME_TIMEOUT_S, AwaitedHosts
 from ring_keras.launch.crew import Crew
 from ring_keras.launch.desk import CannotStartError, Desk
 from ring_keras.launch.discovery import HostScript
@@ -33,8 +33,6 @@ __all__ = [
 ]
 
 _READY_TIMEOUT_S = 30.0
-# Of a host that comes later, with the time until its agent has greeted.
-_COME_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -174,8 +172,8 @@ class SshHosts:
                 self._prepare(crew, places_of([crew.slots])[0])
             else:
                 crew.line.give_up(problem)
-        elif time.monotonic() - self._began_at[crew] > _COME_TIMEOUT_S:
-            crew.line.give_up(f"it did not get ready within {_COME_TIMEOUT_S:g} s")
+        elif time.monotonic() - self._began_at[crew] > COME_TIMEOUT_S:
+            crew.line.give_up(f"it did not get ready within {COME_TIMEOUT_S:g} s")
         return False
 
     def finish(self) -> None:
