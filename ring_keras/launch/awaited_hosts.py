@@ -55,6 +55,7 @@ class AwaitedHosts:
         self._options = desk.options.elastic
         now = time.monotonic()
         self._tried = {title: _Tried(crew, now) for title, crew in crews.items()}
+        self._problems: dict[str, str] = {}  # Of those that were not even tried.
 
     def wait(self) -> dict[str, AgentCrew]:
         """Until there are slots for --min-np ranks, or --elastic-timeout is over.
@@ -104,7 +105,9 @@ class AwaitedHosts:
         try:
             crew = self._connect(host)
         except OSError as error:  # As of processes; another time it can be done.
-            self._desk.output.say(f"elastic: {title} cannot be reached: {error}")
+            if self._problems.get(title) != str(error):  # It is tried each second.
+                self._problems[title] = str(error)
+                self._desk.output.say(f"elastic: {title} cannot be reached: {error}")
             return
         tried = self._tried.setdefault(title, _Tried(crew, 0.0))
         tried.crew, tried.began_at, tried.again_at = crew, time.monotonic(), None
