@@ -26,8 +26,10 @@ _OF_ALL = {
     "data.shard": "ring_keras.backends.common.shard",
 }
 _OF_BACK_ENDS: dict[str, dict[str, str]] = {
-    "torch": _OF_ALL,
+    "torch": _OF_ALL
+    | {"layers.RanksMoments": "ring_keras.backends.torch.ranks_moments"},
     "jax": _OF_ALL
+    | {"layers.RanksMoments": "ring_keras.backends.jax.ranks_moments"}
     | dict.fromkeys(
         ("allgather", "allreduce", "alltoall", "broadcast", "reducescatter"),
         "ring_keras.jax.collectives",

@@ -22,7 +22,7 @@ __all__ = ["Started", "run", "start", "wait"]
 _numbers = itertools.count(1)
 
 # As tf_ops/runtime/request.h has them.
-_STEP_ROLES = {None: 0, "begins": 1, "continues": 2}
+_STEP_ROLES = {None: 0, "begins": 1, "continues": 2, "begins_apart": 3}
 
 # What each call gives first, by which a wait finds its start.
 _MARK = jax.ShapeDtypeStruct((), jnp.uint8)

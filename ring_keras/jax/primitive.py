@@ -31,6 +31,7 @@ class Collective:
         op: Of a reduction.
         root: Of a broadcast, among the ranks.
         is_root: Whether this rank is.
+        step: What it is to its step; None of none.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Collective:
     op: str = "sum"
     root: int = 0
     is_root: bool = False
+    step: str | None = None
 
     def shape_of(self, shape: Sequence[int]) -> tuple[int, ...]:
         """That of the result."""
@@ -96,6 +98,7 @@ def _call(array: Any, *, collective: Collective) -> Any:
     given: dict[str, Any] = {
         "name": collective.name,
         "communicator": collective.communicator_id,
+        "step": collective.step,
     }
     if collective.kind in ("allreduce", "reduce_scatter"):
         given["op"] = collective.op

@@ -53,6 +53,7 @@ from .models import seed_states as seed_states
 from .models import set_initial_epoch as set_initial_epoch
 from .models import set_train_function as set_train_function
 from .models import spectral_vectors as spectral_vectors
+from .models import synchronized_layers as synchronized_layers
 from .models import synchronized_statistics as synchronized_statistics
 from .models import train_function as train_function
 from .names import ADAM_MOMENTUM as ADAM_MOMENTUM

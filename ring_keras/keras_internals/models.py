@@ -8,12 +8,14 @@ import keras
 from ring_keras.keras_internals.names import (
     INITIAL_EPOCH,
     METRICS_OF_METRIC,
+    MOMENTS,
     REDUCTION_AXES,
     STATE,
     STATE_IS_TAKEN_BACK,
     TRAINABLE_VARIABLES,
 )
 from ring_keras.keras_internals.private_names import private
+from ring_keras.keras_internals.replacing import replacement
 from ring_keras.keras_internals.variables import is_keras_variable
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "set_initial_epoch",
     "set_train_function",
     "spectral_vectors",
+    "synchronized_layers",
     "synchronized_statistics",
     "train_function",
 ]
@@ -52,12 +55,26 @@ def batch_normalizations(
     ]
 
 
+def synchronized_layers(
+    model: keras.layers.Layer,
+) -> list[keras.layers.BatchNormalization]:
+    """The batch normalizations that are to take the moments of all ranks.
+
+    Those with `synchronized=True`, or with such moments already.
+    """
+    return [
+        layer
+        for layer in batch_normalizations(model)
+        # Older Keras has no such argument.
+        if getattr(layer, "synchronized", False) or replacement(layer, MOMENTS)
+    ]
+
+
 def synchronized_statistics(model: keras.Model) -> list[keras.Variable]:
-    """The moving statistics of layers with `synchronized=True`."""
+    """Their moving statistics."""
     return [
         variable
-        for layer in batch_normalizations(model)
-        if getattr(layer, "synchronized", False)  # Older Keras has no such argument.
+        for layer in synchronized_layers(model)
         for variable in layer.non_trainable_variables
     ]
 

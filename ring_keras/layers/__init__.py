@@ -1,8 +1,9 @@
 """Layers, and what is done with layers, on several ranks."""
 
-from ring_keras._requirements import require_tensorflow
+from ring_keras._requirements import has_own, require_tensorflow
 
-require_tensorflow("ring_keras.layers")
+if not has_own("layers.RanksMoments"):
+    require_tensorflow("ring_keras.layers")
 
 from ring_keras.layers.moving_statistics import average_moving_statistics
 from ring_keras.layers.sync_batch_normalization import (

@@ -1,27 +1,32 @@
-"""Mean and variance of a batch that is spread over the ranks.
+"""The moments of one batch normalization, replaced by those of all ranks.
 
-Like the optimizer's hook, it replaces a method of one instance, which stays an
+Like the optimizer's hook, this replaces a method of one instance, which stays an
 ordinary layer for whoever saves or copies it.
 """
 
-from typing import Any, Optional
+from __future__ import annotations
+
+import abc
+import importlib
+from typing import Any
 
 import keras
-import tensorflow as tf
 
 from ring_keras import keras_internals as internals
-from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
-from ring_keras.ops.allreduce import allreduce
-from ring_keras.ops.step import in_a_step
-from ring_keras.ops.training_step import note_weighted
-from ring_keras.optimizers.step_scope import current_step
-from ring_keras.values.reduce_op import ReduceOp
+from ring_keras._requirements import of_back_end
+from ring_keras.job.process_set import ProcessSet
 
-__all__ = ["GlobalMoments"]
+__all__ = [
+    "GlobalMoments",
+    "described",
+    "process_sets_of",
+    "synchronize",
+    "synchronize_flagged",
+]
 
 
-class GlobalMoments:
-    """Replaces the moments of one batch normalization by those of all ranks.
+class GlobalMoments(abc.ABC):
+    """Each back end has a class of its own.
 
     Args:
         layer: The layer.
@@ -32,10 +37,10 @@ class GlobalMoments:
         self, layer: keras.layers.BatchNormalization, process_set: ProcessSet | None
     ) -> None:
         self._layer = layer
-        self._process_set = process_set
+        self.process_set = process_set
 
     @staticmethod
-    def of(layer: keras.layers.BatchNormalization) -> Optional["GlobalMoments"]:
+    def of(layer: keras.layers.BatchNormalization) -> GlobalMoments | None:
         """The one installed in this very layer."""
         method = internals.replacement(layer, internals.MOMENTS)
         owner = getattr(method, "__self__", None)
@@ -45,113 +50,66 @@ class GlobalMoments:
         """Puts it into the layer."""
         internals.replace(self._layer, internals.MOMENTS, self._moments)
 
-    def _moments(
-        self, inputs: tf.Tensor, mask: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        process_set = self._ranks()
-        sums = _local_sums(inputs, mask, internals.reduction_axes(self._layer))
-        step = current_step()
-        present = None if step is None else step.present
-        if present is not None:
-            sums = tf.where(present, sums, 0)
-        if has_peers(process_set):
-            sums = _sum_over_ranks(sums, process_set)
-            if present is not None:
-                # Nor does a row of zeros have a part in the gradient of the sums.
-                sums = tf.where(present, sums, tf.stop_gradient(sums))
-        count, total, squares = tf.unstack(sums)
-        # Keras keeps a batch that is all masked from dividing by zero so.
-        smoothed = count if mask is None else count + keras.config.epsilon()
-        mean = tf.math.divide_no_nan(total, smoothed)
-        distances = squares - 2.0 * mean * total + tf.square(mean) * count
-        variance = tf.math.divide_no_nan(tf.maximum(distances, 0.0), smoothed)
-        if present is not None:
-            # Of a set of ranks none of which has a batch: the moving ones stay.
-            mean = tf.where(count > 0, mean, _current(self._layer.moving_mean))
-            variance = tf.where(
-                count > 0, variance, _current(self._layer.moving_variance)
-            )
-        return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+    @abc.abstractmethod
+    def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        """Mean and variance per channel, of the type of `inputs`; a collective.
 
-    def _ranks(self) -> ProcessSet:
-        if self._process_set is not None:
-            return self._process_set
-        step = current_step()
-        return global_process_set if step is None else step.process_set
+        Args:
+            inputs: This rank's batch.
+            mask: Which of it counts, of one dimension less; or None.
+        """
 
 
-def _current(statistic: Any) -> tf.Tensor:
-    return tf.cast(tf.convert_to_tensor(statistic), tf.float64)
+def synchronize(
+    layer: keras.layers.BatchNormalization, process_set: ProcessSet | None
+) -> None:
+    """Has a layer take the moments of all ranks, whatever Keras computes with.
 
-
-def _local_sums(
-    inputs: tf.Tensor, mask: tf.Tensor | None, axes: list[int]
-) -> tf.Tensor:
-    """Per channel: how many values, their sum, and the sum of their squares.
-
-    Taken of distances to about the mean, and put together in float64, which
-    keeps the digits that plain sums lose.
+    Args:
+        layer: The layer.
+        process_set: As for `GlobalMoments`.
     """
-    present = None
-    if mask is not None:
-        present = tf.cast(tf.expand_dims(mask, -1), tf.bool)
-        present = tf.broadcast_to(present, tf.shape(inputs))
-        inputs = tf.where(present, inputs, 0)
-    total = tf.reduce_sum(inputs, axes, keepdims=True)
-    if present is None:
-        rows = tf.reduce_prod(tf.gather(tf.shape(inputs, tf.int64), axes))
-        count = tf.fill(tf.shape(total), tf.cast(rows, inputs.dtype))
-    else:
-        count = tf.reduce_sum(tf.cast(present, inputs.dtype), axes, keepdims=True)
-    # Any number near the mean would do, so nothing flows back through it.
-    center = tf.stop_gradient(tf.math.divide_no_nan(total, count))
-    distances = inputs - center
-    if present is not None:
-        distances = tf.where(present, distances, 0)
-    distance = tf.reduce_sum(distances, axes)
-    squared = tf.reduce_sum(tf.square(distances), axes)
-    count, center, distance, squared = (
-        tf.cast(tf.reshape(part, [-1]), tf.float64)
-        for part in (count, center, distance, squared)
-    )
-    total = distance + count * center
-    return tf.stack([count, total, squared + center * (distance + total)])
+    moments: type[GlobalMoments] | None = of_back_end("layers.RanksMoments")
+    if moments is None:
+        module = importlib.import_module("ring_keras.layers.tensorflow_moments")
+        moments = module.TensorFlowMoments
+    moments(layer, process_set).install()
 
 
-def _sum_over_ranks(sums: tf.Tensor, process_set: ProcessSet) -> tf.Tensor:
-    """The sum, whose gradient fits that of a loss averaged over the ranks.
+def synchronize_flagged(model: keras.layers.Layer) -> bool:
+    """The same for layers with Keras's flag, such as those of a copied model.
 
-    Each rank differentiates its own loss, and is weighted by its amount of
-    examples when the gradients are averaged. What others' losses owe to this
-    rank's batch has to be weighted by theirs, so it is divided by its own here.
+    Args:
+        model: Whose layers are meant.
+
+    Returns:
+        Whether there was one that did not yet.
     """
-    step = current_step()
-    amount = None if step is None or step.weight is None else step.weight.amount
-    # By order, since the ranks trace the same layers in the same order, while the
-    # names of layers may differ between ranks.
-    name = "batch_normalization"
-    if step is not None:
-        name += str(step.batch_normalizations)
-        step.batch_normalizations += 1
+    layers = [
+        layer
+        for layer in internals.synchronized_layers(model)
+        if GlobalMoments.of(layer) is None
+    ]
+    for layer in layers:
+        synchronize(layer, None)
+    return bool(layers)
 
-    def over_ranks(values: tf.Tensor, name: str) -> tf.Tensor:
-        with in_a_step():
-            return allreduce(values, ReduceOp.SUM, name=name, process_set=process_set)
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
-    def summed(values: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            now = current_step()
-            # None where gradients are not averaged, as by a tape that adds them up.
-            counts_alike = now is not None and now.weight is None
-            if amount is None or counts_alike:
-                return over_ranks(upstream, f"{name}/gradient")
-            note_weighted()
-            upstream = over_ranks(upstream * amount, f"{name}/gradient")
-            # Of a batch that counts for nothing, in float16 that would be infinite.
-            counts = amount > 1e10 * internals.NO_WEIGHT
-            return tf.where(counts, upstream / amount, 0)
+def described(model: keras.layers.Layer) -> list[Any]:
+    """Of each layer whether it trains, and has a process set: alike on all ranks."""
+    found = []
+    for layer in internals.synchronized_layers(model):
+        moments = GlobalMoments.of(layer)
+        has_own = moments is not None and moments.process_set is not None
+        found.append((layer.trainable, has_own))
+    return found
 
-        return over_ranks(values, name), gradient
 
-    return summed(sums)
+def process_sets_of(model: keras.layers.Layer) -> list[ProcessSet]:
+    """Those that layers have of their own, each once."""
+    found = {}
+    for layer in internals.synchronized_layers(model):
+        moments = GlobalMoments.of(layer)
+        if moments is not None and moments.process_set is not None:
+            found[moments.process_set.key()] = moments.process_set
+    return list(found.values())

@@ -37,7 +37,7 @@ def average_moving_statistics(
 
     Examples:
         >>> layer = keras.layers.BatchNormalization(momentum=0.0)
-        >>> _ = layer(tf.fill([4, 1], float(ring.rank())), training=True)
+        >>> _ = layer(keras.ops.full((4, 1), float(ring.rank())), training=True)
         >>> ring.layers.average_moving_statistics(layer)
         >>> keras.ops.convert_to_numpy(layer.moving_mean)
         array([0.5], dtype=float32)

@@ -6,7 +6,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
-from ring_keras.layers.global_moments import GlobalMoments
+from ring_keras.layers.global_moments import synchronize
 
 __all__ = ["SyncBatchNormalization", "synchronize_batch_normalization"]
 
@@ -20,19 +20,19 @@ def SyncBatchNormalization(  # noqa: N802  Named like the class it was in Horovo
     one process with the global batch would, forward and backward, also with uneven
     batches and masks. In inference it is an ordinary batch normalization.
 
-    It is a `keras.layers.BatchNormalization(synchronized=True)`, so saved files
-    need no ring_keras. A copy (`keras.models.load_model`,
-    `keras.models.clone_model`) is not synchronized until `fit` gets a callback of
-    `ring_keras.callbacks`, or the model is passed to
-    `synchronize_batch_normalization`.
+    It is a `keras.layers.BatchNormalization`, so saved files need no ring_keras. A
+    copy (`keras.models.load_model`, `keras.models.clone_model`) is not synchronized
+    until it is passed to `synchronize_batch_normalization`; on TensorFlow also in `fit`
+    with a callback of `ring_keras.callbacks`, which knows it by `synchronized=True`.
+    Keras refuses that argument on torch and JAX, also in files.
 
     Each forward and each backward pass through it is one collective, and nothing
     overlaps it.
 
     Examples:
         >>> layer = ring.layers.SyncBatchNormalization()
-        >>> batch = tf.fill([4, 1], float(ring.rank()))  # Their mean is 0.5.
-        >>> layer(batch, training=True).numpy()[0]
+        >>> batch = keras.ops.full((4, 1), float(ring.rank()))  # Their mean is 0.5.
+        >>> keras.ops.convert_to_numpy(layer(batch, training=True))[0]
         array([-0.99...], dtype=float32)
 
     Args:
@@ -43,8 +43,9 @@ def SyncBatchNormalization(  # noqa: N802  Named like the class it was in Horovo
     Returns:
         The layer.
     """
-    layer = keras.layers.BatchNormalization(**{**kwargs, "synchronized": True})
-    GlobalMoments(layer, process_set).install()
+    kwargs.pop("synchronized", None)
+    layer = keras.layers.BatchNormalization(**kwargs)
+    synchronize(layer, process_set)
     return layer
 
 
@@ -72,6 +73,7 @@ def synchronize_batch_normalization(
     """
     layers = internals.batch_normalizations(model)
     for layer in layers:
-        layer.synchronized = True
-        GlobalMoments(layer, process_set).install()
+        synchronize(layer, process_set)
+    if layers and isinstance(model, keras.Model):
+        internals.set_train_function(model, None)  # It may have been traced.
     return len(layers)

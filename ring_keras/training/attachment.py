@@ -8,7 +8,7 @@ from ring_keras import _libraries
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
-from ring_keras.layers.global_moments import GlobalMoments
+from ring_keras.layers.global_moments import synchronize_flagged
 from ring_keras.optimizers.hooking import install_hook
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
 from ring_keras.optimizers.reduction_options import ReductionOptions
@@ -43,8 +43,7 @@ def attach(
     adopting = process_set_of(model) if adopt_optimizers else None
     for optimizer in internals.optimizers_of(model):
         retrace |= _hook(optimizer, adopting)
-    for layer in internals.batch_normalizations(model):
-        retrace |= _synchronize(layer)
+    retrace |= synchronize_flagged(model)
     EpochResult.of(model)
     EvaluationStep.prepare(model)
     step = DistributedTrainStep.of(model)
@@ -77,15 +76,6 @@ def attach(
     if retrace:
         function.retrace()
     return step, function
-
-
-def _synchronize(layer: keras.layers.BatchNormalization) -> bool:
-    """Hooks a layer of a copied model, say; returns whether it was not hooked."""
-    # Older Keras has no such argument.
-    if not getattr(layer, "synchronized", False) or GlobalMoments.of(layer):
-        return False
-    GlobalMoments(layer, None).install()
-    return True
 
 
 def _hook(optimizer: keras.optimizers.Optimizer, adopting: ProcessSet | None) -> bool:

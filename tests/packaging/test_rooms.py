@@ -190,6 +190,7 @@ PYTHON_ALLOWED["backends"] = {
     "jax",
     "job",
     "keras_internals",
+    "layers",
     "lifecycle",
     "schedules",
     "states",

@@ -9,7 +9,18 @@ import numpy as np
 
 from support.back_ends import BACK_END, HAS_EXECUTIONS, on_back_end
 
-__all__ = ["FEATURES", "custom_class", "data_of", "network", "trained"]
+__all__ = [
+    "FEATURES",
+    "NORMALIZED",
+    "custom_class",
+    "data_of",
+    "network",
+    "normalization",
+    "trained",
+]
+
+# How far a fit with batch normalization may be from one process: that is of 32 bits.
+NORMALIZED = {"rtol": 1e-5, "atol": 1e-5}
 
 ROWS = 40
 BATCH = 8  # Of all ranks.
@@ -34,8 +45,23 @@ def _functions() -> tuple[Any, Any, Any, Any]:
     return jax.numpy.matmul, jax.numpy.tanh, jax.nn.sigmoid, lambda x: x
 
 
-def network(keras: Any, *, heads: int = 1, classifies: bool = False) -> Any:
-    """A small one; without its first values."""
+def network(
+    keras: Any,
+    *,
+    heads: int = 1,
+    classifies: bool = False,
+    normalized: Any = None,
+    masked: bool = False,
+) -> Any:
+    """A small one; without its first values.
+
+    Args:
+        keras: The module.
+        heads: How many outputs it has.
+        classifies: Whether these are probabilities.
+        normalized: Makes a batch normalization, if it is to have some.
+        masked: Whether rows of a first input below 0.5 count for nothing there.
+    """
     matmul, tanh, sigmoid, linear = _functions()
 
     class Dense(keras.layers.Layer):
@@ -58,10 +84,23 @@ def network(keras: Any, *, heads: int = 1, classifies: bool = False) -> Any:
 
     inputs = keras.Input((5,))
     hidden = Dense(8, tanh)(inputs)
+    if normalized is not None:
+        mask = (inputs[:, 0] < 0.5) if masked else None
+        hidden = normalized(momentum=0.9)(hidden, mask=mask)
+        hidden = normalized(momentum=0.9)(Dense(7, linear)(hidden))
     hidden = Dense(6, tanh)(hidden)
     last = sigmoid if classifies else linear
     outputs = [Dense(1, last)(hidden) for _ in range(heads)]
     return keras.Model(inputs, outputs if heads > 1 else outputs[0])
+
+
+def normalization(keras: Any, jobs_rank: int | None) -> Any:
+    """What makes a batch normalization, for a rank of a job or for one process."""
+    if jobs_rank is None:
+        return keras.layers.BatchNormalization
+    import ring_keras as ring
+
+    return ring.layers.SyncBatchNormalization
 
 
 # Of each: the optimizer, and what is special about the training.
@@ -105,12 +144,37 @@ FEATURES: dict[str, dict[str, Any]] = {
     "loss_scaled": {"scaled": True},
     "overflows_on_one_rank": {"scaled": True, "huge": 13},
     "small_buckets": {"optimizer": "Adam", "bucket_size_bytes": 64},
+    "normalized": {"normalized": True},
+    "normalized_uneven": {"normalized": True, "rows": 37, "remainder": "keep"},
+    "normalized_masked": {"normalized": True, "masked": True},
+    "normalized_eager": {"normalized": True, "run_eagerly": True},
+    "normalized_accumulation": {
+        "normalized": True,
+        "gradient_accumulation_steps": 2,
+        "rows": 37,
+        "remainder": "keep",
+    },
+    "normalized_weighted": {
+        "normalized": True,
+        "sample_weight": True,
+        "reduction": "mean_with_sample_weight",
+        "weightless": True,
+    },
+    "normalized_summed": {
+        "normalized": True,
+        "reduction": "sum",
+        "learning_rate": 0.002,
+        "rows": 37,
+        "remainder": "keep",
+    },
+    "normalized_custom": {"normalized": True, "custom": True},
 }
 
 
 FEATURES |= on_back_end(
     torch={
         "compiled": {"jit_compile": True, "optimizer": "Adam"},
+        "normalized_compiled": {"jit_compile": True, "normalized": True},
         "loader": {"loader": True},
     },
     jax={
@@ -125,6 +189,7 @@ FEATURES |= on_back_end(
 if HAS_EXECUTIONS:
     FEATURES |= {
         "steps_per_execution": {"steps_per_execution": 2},
+        "normalized_in_executions": {"steps_per_execution": 2, "normalized": True},
         "accumulation_in_executions": {
             "steps_per_execution": 3,
             "gradient_accumulation_steps": 2,
@@ -214,7 +279,16 @@ def trained(
     if classifies:
         y = (y > np.median(y)).astype("float64")
     heads = feature.pop("heads", 1)
-    model = network(keras, heads=heads, classifies=classifies)
+    normalized = None
+    if feature.pop("normalized", False):
+        normalized = normalization(keras, jobs_rank)
+    model = network(
+        keras,
+        heads=heads,
+        classifies=classifies,
+        normalized=normalized,
+        masked=feature.pop("masked", False),
+    )
     if jobs_rank is not None:
         model.set_weights([0 * weight for weight in model.get_weights()])
     if jobs_rank in (None, 0):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from support.back_ends import on_back_end
-from support.feature_fits import custom_class, data_of, network
+from support.feature_fits import custom_class, data_of, network, normalization
 
 __all__ = ["FITS", "ROWS_OF_RANKS", "poisoned", "trained"]
 
@@ -38,6 +38,13 @@ FITS: dict[str, dict[str, Any]] = {
     "loss_scaled": {"scaled": True},
     "eager": {"run_eagerly": True, "optimizer": "Adam"},
     "validation": {"validates": True, "metrics": True},
+    "normalized": {"normalized": True},
+    "normalized_accumulation": {"normalized": True, "gradient_accumulation_steps": 2},
+    "normalized_summed": {
+        "normalized": True,
+        "reduction": "sum",
+        "learning_rate": 0.002,
+    },
 }
 
 FITS |= on_back_end(
@@ -142,7 +149,8 @@ def trained(name: str, size: int, rank: int | None = None) -> tuple[Any, Any, An
     uses_weights = fit.pop("sample_weight", False)
     arrays = [x, y, weights] if uses_weights else [x, y]
 
-    model = network(keras, classifies=classifies)
+    normalized = fit.pop("normalized", False) and normalization(keras, rank)
+    model = network(keras, classifies=classifies, normalized=normalized or None)
     numbers = np.random.default_rng(11)
     model.set_weights([numbers.normal(size=w.shape) for w in model.get_weights()])
     if fit.pop("regularizer", False):

@@ -111,6 +111,7 @@ Operation StartInto(Request request, std::vector<py::array> arrays,
 StepRole ParseStepRole(const std::string& step) {
   if (step.empty()) return StepRole::kNone;
   if (step == "begins") return StepRole::kBegins;
+  if (step == "begins_apart") return StepRole::kBeginsApart;
   if (step == "continues") return StepRole::kContinues;
   throw py::value_error(StrCat("there is no step '", step, "'."));
 }

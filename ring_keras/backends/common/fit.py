@@ -41,6 +41,7 @@ from ring_keras.callbacks.saved_averages import refuse_backups_of_averages
 from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
+from ring_keras.layers.global_moments import process_sets_of
 from ring_keras.states.written_files import (
     file_of,
     warn_of_layers_left_out,
@@ -279,15 +280,19 @@ def _tell(
             f"its {call.method}() of model '{model.name}' raised {reason}",
         )
         return
-    _native.give_up_step(
-        communicator_id,
-        f"[RK310] model '{model.name}': rank {current_job().rank} cannot take part: "
-        f"its {call.method}() raised {reason}",
-        steps_ahead=0,
-        unless_heard=False,
-    )
-    # The program hears of it by the error.
-    _native.forget_given_up(communicator_id)
+    sets = [one for one in process_sets_of(model) if one.added and has_peers(one)]
+    others = {one.communicator_id() for one in sets} - {communicator_id}
+    # Those first: who hears by the whole set knows of these, too.
+    for one in (*others, communicator_id):
+        _native.give_up_step(
+            one,
+            f"[RK310] model '{model.name}': rank {current_job().rank} cannot take "
+            f"part: its {call.method}() raised {reason}",
+            steps_ahead=0,
+            unless_heard=one in others,
+        )
+        # The program hears of it by the error.
+        _native.forget_given_up(one)
 
 
 def _in_fit(method: Callable[..., Any]) -> Callable[..., Any]:

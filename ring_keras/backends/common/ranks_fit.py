@@ -33,6 +33,8 @@ from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.keras_internals import calls
+from ring_keras.layers.global_moments import described
+from ring_keras.layers.moving_statistics import layers_apart
 from ring_keras.states.array_digest import array_digest
 from ring_keras.states.begun_accumulation import keep_own_accumulated
 from ring_keras.states.common_layers import agree_on_layers
@@ -361,6 +363,12 @@ class RanksFit(keras.callbacks.Callback):
                 "losses, with the same reduction, in compile()",
             ),
             (
+                "synchronized batch normalizations",
+                described(model),
+                "layers: those of ring_keras.layers.SyncBatchNormalization, "
+                "frozen or not, on all ranks",
+            ),
+            (
                 "shapes of weights",
                 [list(variable.shape) for variable in model.weights],
                 "model",
@@ -536,16 +544,7 @@ class RanksFit(keras.callbacks.Callback):
     def _end_steps(self) -> None:
         self.agreement.end_epoch()
         require_all_there(self._process_set)
-        average_moments(
-            [
-                layer
-                for layer in internals.batch_normalizations(self._trained)
-                if layer.built
-                and layer.trainable
-                and not any(map(self._is_local, layer.weights))
-            ],
-            self._process_set,
-        )
+        average_moments(layers_apart(self._trained, self._is_local), self._process_set)
         self.average_modules_state()
         self._epochs += 1
         self._require_one_model("after the first epoch" if self._epochs == 1 else None)

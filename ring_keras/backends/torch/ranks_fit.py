@@ -44,9 +44,11 @@ class TorchFit(RanksFit):
         job = current_job()
         # On one host the engine's thread would take the cores on which backward runs.
         between_hosts = job.local_size < job.size
-        self._overlap = BackwardOverlap(
-            model, is_wanted=between_hosts and self._joined is None
-        )
+        # A layer that is synchronized communicates in backward, too: what travels
+        # meanwhile would have to begin at the same place on all ranks.
+        overlaps = between_hosts and self._joined is None
+        overlaps = overlaps and not internals.synchronized_layers(model)
+        self._overlap = BackwardOverlap(model, is_wanted=overlaps)
 
     def __exit__(self, *exception: object) -> None:
         """The model, and its backward, are as they were."""

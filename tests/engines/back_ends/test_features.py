@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.back_ends import BACK_END, begin, needs_back_end, ranks
-from support.feature_fits import FEATURES, trained
+from support.feature_fits import FEATURES, NORMALIZED, trained
 
 needs_back_end()
 
@@ -27,6 +27,8 @@ REPORTED_OTHERWISE = (
     "weighted_accumulation",
     "weightless_batch",
     "overflows_on_one_rank",
+    "normalized_weighted",
+    "normalized_summed",
 )
 
 
@@ -52,10 +54,11 @@ def everyone(request):
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_is_that_of_one_process(name, alone, everyone):
     history, weights = alone[name]
+    close = NORMALIZED if name.startswith("normalized") else CLOSE
     for of_rank in everyone:
         got_history, got = of_rank[name]
         for one, other in zip(got, weights, strict=True):
-            np.testing.assert_allclose(one, other, **CLOSE)
+            np.testing.assert_allclose(one, other, **close)
         for first, own in zip(everyone[0][name][1], got, strict=True):
             np.testing.assert_array_equal(first, own)
         assert got_history.keys() == history.keys()

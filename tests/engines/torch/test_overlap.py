@@ -70,6 +70,24 @@ def assert_as_one_process(worker, *args):
             np.testing.assert_allclose(got, one, rtol=1e-4, atol=1e-6)
 
 
+def normalized_worker():
+    """Its layers communicate in backward, too."""
+    ring = begin()
+    import keras
+
+    normalized = keras.layers.BatchNormalization
+    if ring.size() > 1:
+        normalized = ring.layers.SyncBatchNormalization
+    keras.utils.set_random_seed(1)
+    more = [normalized(), keras.layers.Dense(5, activation="tanh"), normalized()]
+    model = model_of(ring, keras, more=more)
+    return fit(model, part_of(ring.rank(), ring.size()), ring.size(), epochs=3)
+
+
+def test_synchronized_layers_between_hosts():
+    assert_as_one_process(normalized_worker)
+
+
 def early_worker():
     """In which steps the last layer's gradient was all ranks' within backward."""
     ring = begin()
