@@ -67,6 +67,19 @@ def test_callbacks_may_train_and_evaluate():
     assert_equal_on_all([state for *_, state in found])
 
 
+def train_alone(model, x, y):
+    """Keras's own `train_on_batch` on JAX, within its `fit`.
+
+    With executions of several steps Keras 3.16.0.dev2026102704 takes the batch for
+    as many batches, and raises.
+    """
+    model.jax_state_sync()  # Keras's `fit` has taken the values.
+    kept = model.steps_per_execution, model.train_function
+    model.steps_per_execution, model.train_function = 1, None
+    model.train_on_batch(x, y)
+    model.steps_per_execution, model.train_function = kept
+
+
 class Beside:
     """A callback that trains at both ends of each batch but the first; may stop."""
 
@@ -77,8 +90,9 @@ class Beside:
             if batch == 0:
                 return
             if alone and BACK_END == "jax":
-                trained.jax_state_sync()  # Keras's `fit` has taken the values.
-            trained.train_on_batch(x, y)
+                train_alone(trained, x, y)
+            else:
+                trained.train_on_batch(x, y)
 
         def begin(batch, logs):
             self.heard.append(("begin", batch // steps))

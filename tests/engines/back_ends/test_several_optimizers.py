@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.back_ends import BACK_END, begin, needs_back_end, ranks
+from support.back_ends import BACK_END, HAS_EXECUTIONS, begin, needs_back_end, ranks
 
 needs_back_end()
 
@@ -213,7 +213,7 @@ def drift_worker():
     x, y = own_data(ring)
     model = build(keras)
     optimizer = ring.DistributedOptimizer(keras.optimizers.SGD(0.1))
-    per_execution = 1 if keras.backend.backend() == "torch" else 3
+    per_execution = 3 if HAS_EXECUTIONS else 1
     model.compile(optimizer, "mse", steps_per_execution=per_execution)
     with pytest.raises(ring.RankMismatchError) as caught:
         model.fit(x, y, batch_size=2, verbose=0, callbacks=[Drifts()])
