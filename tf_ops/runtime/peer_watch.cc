@@ -51,7 +51,7 @@ std::vector<PeerWatch::BrokenLink> PeerWatch::FindBrokenLinks(
     // data that were changed it knows nothing. That the rank left means that it
     // has found out too.
     const bool by_network = mesh_.pair(rank).failed_by_network();
-    if (left_.count(rank) > 0 && !by_network) continue;
+    if (LeaveOf(rank) != nullptr && !by_network) continue;
     const Clock::time_point since =
         closed_since_.emplace(rank, now).first->second;
     if (!by_network &&
@@ -65,8 +65,8 @@ std::vector<PeerWatch::BrokenLink> PeerWatch::FindBrokenLinks(
 }
 
 void PeerWatch::EndLinksToLeft(Clock::time_point now) {
-  for (const auto& [rank, left] : left_) {
-    Pair& pair = mesh_.pair(rank);
+  for (const Left& left : left_) {
+    Pair& pair = mesh_.pair(left.event.rank);
     if (pair.connected() || pair.closed() ||
         left.SecondsUntil(now) < kLeftGraceS) {
       continue;
@@ -77,10 +77,10 @@ void PeerWatch::EndLinksToLeft(Clock::time_point now) {
 }
 
 void PeerWatch::FailUsesOfLeft() {
-  for (const auto& [rank, left] : left_) {
-    const Pair& pair = mesh_.pair(rank);
+  for (const Left& left : left_) {
+    const Pair& pair = mesh_.pair(left.event.rank);
     if (!pair.closed() || pair.failed_by_network()) continue;
-    if (!IsLost(rank)) FailUsesOf(rank, left);
+    if (!IsLost(left.event.rank)) FailUsesOf(left);
   }
 }
 
@@ -92,7 +92,8 @@ void PeerWatch::FailWhatNeedsLeft() {
   }
 }
 
-void PeerWatch::FailUsesOf(int rank, const Left& left) {
+void PeerWatch::FailUsesOf(const Left& left) {
+  const int rank = left.event.rank;
   for (auto& operation : operations_.adopted) {
     Communicator& communicator = operation->communicator();
     if (!communicator.Contains(rank) || !operation->data_key().has_value() ||
@@ -106,21 +107,29 @@ void PeerWatch::FailUsesOf(int rank, const Left& left) {
   }
 }
 
+bool PeerWatch::HasHeard(const Left& left,
+                         const Communicator& communicator) const {
+  const int rank = left.event.rank;
+  const double left_for_s = left.SecondsUntil(Clock::now());
+  if (!communicator.HearsFrom(communicator.PlaceOf(rank))) {
+    return left_for_s > kRelayGraceS;
+  }
+  return mesh_.SharesMemoryWith(rank) || mesh_.pair(rank).closed() ||
+         left_for_s > kLeftGraceS;
+}
+
 void PeerWatch::FailWaits(Operation& operation) {
   const Communicator& communicator = operation.communicator();
-  for (const auto& [rank, left] : left_) {
-    if (!communicator.Contains(rank) || operation.ended()) continue;
+  if (operation.ended()) return;
+  for (const Left& left : left_) {
+    const int rank = left.event.rank;
+    if (!communicator.Contains(rank)) continue;
     if (!operation.Needs(communicator.PlaceOf(rank))) continue;
-    const Pair& pair = mesh_.pair(rank);
     // Of these FindBrokenLinks() speaks.
-    if (pair.failed_by_network()) continue;
-    const double left_for_s = left.SecondsUntil(Clock::now());
-    const bool drained = communicator.HearsFrom(communicator.PlaceOf(rank))
-                             ? mesh_.SharesMemoryWith(rank) || pair.closed() ||
-                                   left_for_s > kLeftGraceS
-                             : left_for_s > kRelayGraceS;
-    if (!drained) continue;
-    operation.Fail(
+    if (mesh_.pair(rank).failed_by_network()) continue;
+    // Those that left after it may have done so because of it.
+    if (!HasHeard(left, communicator)) return;
+    return operation.Fail(
         Status(StatusCode::kPeerLost, ErrorCode::kRankLeft,
                StrCat(left.event.description, "; ", operation.description(),
                       " still waits for it.", AdviceAfter(left.event))));
@@ -135,8 +144,8 @@ void PeerWatch::FailIfCutOff(Operation& operation) {
   if (!operation.waits_for_announcements()) return;
   const std::vector<int> missing = operation.MissingRanks();
   if (missing.empty()) return;
-  for (const auto& [rank, left] : left_) {
-    if (!communicator.Contains(rank)) continue;
+  for (const Left& left : left_) {
+    if (!communicator.Contains(left.event.rank)) continue;
     if (left.SecondsUntil(Clock::now()) <= kRelayGraceS) continue;
     return operation.Fail(
         Status(StatusCode::kPeerLost, ErrorCode::kRankLeft,

@@ -39,7 +39,7 @@ class PeerWatch {
 
   // A rank has left by its own will.
   void OnLeft(const RankEvent& event) {
-    left_.emplace(event.rank, Left{event, Clock::now()});
+    if (LeaveOf(event.rank) == nullptr) left_.push_back({event, Clock::now()});
   }
   // Nothing that `rank` and this one share works any more; -1 is the store.
   void OnLost(int rank, const Status& why);
@@ -55,8 +55,10 @@ class PeerWatch {
   bool any_left() const { return !left_.empty(); }
   // How a rank has left; null if it has not.
   const RankEvent* LeaveOf(int rank) const {
-    const auto found = left_.find(rank);
-    return found == left_.end() ? nullptr : &found->second.event;
+    for (const Left& left : left_) {
+      if (left.event.rank == rank) return &left.event;
+    }
+    return nullptr;
   }
   bool any_lost() const { return !lost_.empty(); }
   // Ends operations that have begun and still need data of a rank that left,
@@ -81,7 +83,9 @@ class PeerWatch {
   bool IsLost(int rank) const;
   // Connections that were needed, and will not be made any more.
   void EndLinksToLeft(Clock::time_point now);
-  void FailUsesOf(int rank, const Left& left);
+  void FailUsesOf(const Left& left);
+  // Whether what it said last has come, if it comes at all.
+  bool HasHeard(const Left& left, const Communicator& communicator) const;
   void FailWaits(Operation& operation);
   void FailIfCutOff(Operation& operation);
   std::string DescribeBroken(int rank);
@@ -90,8 +94,9 @@ class PeerWatch {
   Mesh& mesh_;
   const std::vector<std::string>& rank_names_;
   const ActiveOperations& operations_;
-  std::map<int, Left> left_;
-  // In the order in which all ranks hear of them: they name the same one.
+  // These in the order in which all ranks hear of them: they name the same one,
+  // because of which others may have gone.
+  std::vector<Left> left_;
   std::vector<std::pair<int, Status>> lost_;
   std::map<int, Clock::time_point> closed_since_;
   Clock::time_point next_check_ = Clock::now();

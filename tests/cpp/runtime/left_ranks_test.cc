@@ -50,6 +50,15 @@ class OneSidedStream : public Stream {
   std::atomic<bool> fell_silent_{false};
 };
 
+// Of a peer that has gone.
+class EndedStream : public OneSidedStream {
+ public:
+  ssize_t TryRead(void*, size_t) override { return kClosed; }
+  Status end() const override {
+    return Status(StatusCode::kPeerLost, "it was closed");
+  }
+};
+
 // For a communicator that there is not, so nothing comes of it.
 std::string FrameForNobody() {
   FrameHeader header;
@@ -58,29 +67,37 @@ std::string FrameForNobody() {
   return std::string(reinterpret_cast<const char*>(&header), sizeof(header));
 }
 
-// Rank 0 of three on three hosts. Rank 1 has left, whose connection is open.
+// Rank 0 of three on three hosts.
+std::unique_ptr<Engine> FirstOfThree(std::unique_ptr<Stream> to_1,
+                                     std::unique_ptr<Stream> to_2,
+                                     double timeout_s = 20) {
+  std::vector<MeshPeer> peers(3);
+  const auto connect = [&peers](int rank, std::unique_ptr<Stream> stream) {
+    std::vector<std::unique_ptr<Stream>> streams;
+    streams.push_back(std::move(stream));
+    peers[rank].pair = std::make_unique<Pair>(std::move(streams));
+  };
+  connect(1, std::move(to_1));
+  connect(2, std::move(to_2));
+  EngineOptions options;
+  options.collective_timeout_s = timeout_s;
+  options.rank_names = {"rank 0", "rank 1", "rank 2"};
+  auto engine = std::make_unique<Engine>(
+      options, std::make_unique<Mesh>(0, std::move(Doorbell::Create().value()),
+                                      nullptr, nullptr, std::move(peers),
+                                      std::vector<int>{0, 1, 2}));
+  engine->AddCommunicator(0, {0, 1, 2});
+  engine->AddCommunicator(1, {0, 2});
+  return engine;
+}
+
+// The same, where rank 1 has left, whose connection is open.
 struct LastButOne {
   explicit LastButOne(std::string rank_2_says, double timeout_s = 20) {
-    std::vector<MeshPeer> peers(3);
-    const auto connect = [&](int rank, std::string says) {
-      auto stream = std::make_unique<OneSidedStream>(std::move(says));
-      OneSidedStream* const seen = stream.get();
-      std::vector<std::unique_ptr<Stream>> streams;
-      streams.push_back(std::move(stream));
-      peers[rank].pair = std::make_unique<Pair>(std::move(streams));
-      return seen;
-    };
-    connect(1, "");
-    rank_2 = connect(2, std::move(rank_2_says));
-    EngineOptions options;
-    options.collective_timeout_s = timeout_s;
-    options.rank_names = {"rank 0", "rank 1", "rank 2"};
-    engine = std::make_unique<Engine>(
-        options, std::make_unique<Mesh>(
-                     0, std::move(Doorbell::Create().value()), nullptr, nullptr,
-                     std::move(peers), std::vector<int>{0, 1, 2}));
-    engine->AddCommunicator(0, {0, 1, 2});
-    engine->AddCommunicator(1, {0, 2});
+    auto stream = std::make_unique<OneSidedStream>(std::move(rank_2_says));
+    rank_2 = stream.get();
+    engine = FirstOfThree(std::make_unique<OneSidedStream>(), std::move(stream),
+                          timeout_s);
     engine->OnRankEvent({RankEvent::Kind::kLeft, 1, "rank 1 left"});
   }
 
@@ -126,6 +143,19 @@ RING_TEST(APeerThatSendsWithoutEndHoldsUpNoDeadline) {
   job.rank_2->FallSilent();
   job.engine.reset();
   EXPECT_FALSE(outcome.ok());
+}
+
+// The second may have left because of the first, whose last words are still on
+// their way.
+RING_TEST(OfTwoThatLeftTheFirstIsNamed) {
+  const auto engine = FirstOfThree(std::make_unique<EndedStream>(),
+                                   std::make_unique<OneSidedStream>());
+  engine->OnRankEvent({RankEvent::Kind::kLeft, 2, "rank 2 left"});
+  engine->OnRankEvent({RankEvent::Kind::kLeft, 1, "rank 1 left"});
+  const Status status = engine->Run(Request());
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_TRUE(testing::Has(status.message(), "rank 2 left"))
+      << status.message();
 }
 
 }  // namespace
