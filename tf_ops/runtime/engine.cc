@@ -40,10 +40,22 @@ void Engine::Stop(const std::string& why) {
   mesh_->Wake();
 }
 
-bool Engine::AwaitSent(double timeout_s) {
+void Engine::AwaitStopTold(double timeout_s) {
   std::unique_lock<std::mutex> lock(shared_.mutex);
-  return shared_.ended.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                                [this] { return !mesh_->has_unsent(); });
+  shared_.ended.wait_for(
+      lock, std::chrono::duration<double>(timeout_s),
+      [this] { return shared_.active == 0 || shared_.has_told_stop; });
+}
+
+// The engine's thread may have ended, or leave what is unsent to the next one.
+bool Engine::AwaitSent(double timeout_s) {
+  const Deadline deadline = Deadline::After(timeout_s);
+  while (mesh_->has_unsent()) {
+    if (deadline.Expired()) return false;
+    WithDriver([this] { mesh_->Pump(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 Engine::~Engine() {

@@ -108,12 +108,15 @@ class Engine {
     return progress_.UnderWay(with_missing);
   }
 
-  // Waits until the peers have taken all that this rank has for them, at most
-  // for so long; whether they have. From any thread.
-  bool AwaitSent(double timeout_s);
   // Ends what is pending with Aborted and takes nothing more. `why`, unless it
   // is empty, is told beside that. From any thread.
   void Stop(const std::string& why = "");
+  // Waits, at most for so long, until what Stop() ends is on its way to peers.
+  // From any thread that is no driver.
+  void AwaitStopTold(double timeout_s);
+  // Waits until the peers have taken all that this rank has for them, at most
+  // for so long; whether they have. From any thread that is no driver.
+  bool AwaitSent(double timeout_s);
   // Collectives that have not ended.
   int pending_count() const;
   // The first connection to a peer that this rank has seen break while the peer

@@ -13,7 +13,10 @@ namespace {
 constexpr char kSameSetsAdvice[] =
     "Make the same process sets in the same order on every rank.";
 
-// How long a rank that leaves waits for its peers to take what it has for them.
+// How long a rank that leaves waits for its driver, which is quick unless the
+// machine is not.
+constexpr double kTellStopS = 10;
+// The same for its peers to take what it has for them.
 constexpr double kSendLastS = 1;
 
 Status CheckRanks(const std::vector<int>& ranks, int size) {
@@ -84,21 +87,22 @@ Job::~Job() {
 
 void Job::Leave(const std::string& reason) {
   const int pending = engine_->pending_count();
-  if (store_ != nullptr) {
-    // What has ended here may not have ended there. After this word, peers in
-    // shared memory expect nothing more.
-    engine_->AwaitSent(kSendLastS);
-    std::string why = reason;
-    if (pending > 0) {
-      why += StrCat(", with ", pending, " collectives still pending");
-    }
-    // The peer may hear of it here only: a connection that is reset takes with
-    // it what had not been read, such as TLS's last word.
-    const std::string link = engine_->broken_link();
-    if (!link.empty()) why += StrCat(", after ", link);
-    store_->Leave(why);
-  }
   engine_->Stop(reason);
+  if (store_ == nullptr) return;
+  // What has ended here may not have ended there. After the store's word, peers
+  // in shared memory expect nothing more; and one that leaves because of it is
+  // not to be heard of before what is pending here has said why it ends.
+  engine_->AwaitStopTold(kTellStopS);
+  engine_->AwaitSent(kSendLastS);
+  std::string why = reason;
+  if (pending > 0) {
+    why += StrCat(", with ", pending, " collectives still pending");
+  }
+  // The peer may hear of it here only: a connection that is reset takes with
+  // it what had not been read, such as TLS's last word.
+  const std::string link = engine_->broken_link();
+  if (!link.empty()) why += StrCat(", after ", link);
+  store_->Leave(why);
 }
 
 Status Job::Agree(const std::string& what, const std::vector<int64_t>& values,

@@ -25,7 +25,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Tells the other ranks why this one leaves, and ends what is pending. Later
+  // Ends what is pending, and tells the other ranks why this one leaves. Later
   // requests end with Aborted.
   void Leave(const std::string& reason);
 

@@ -53,6 +53,8 @@ bool ProgressEngine::Poll() {
       Adopt(std::move(operation));
     });
   }
+  // Of all that has been taken.
+  if (stopping_) OnStop();
   if (scheduler_.RunReady()) {
     progress = true;
     steps_.FailNewLostWaits();
@@ -100,7 +102,7 @@ bool ProgressEngine::TakeNews() {
   }
   RunCalls(news.calls);
   for (const RankEvent& event : news.events) OnRankEvent(event);
-  if (news.stopping) OnStop();
+  stopping_ = news.stopping;
   const bool any = !news.events.empty() || !operations_.adopting.empty();
   for (auto& operation : operations_.adopting) {
     if (operation->is_join()) operation = joins_.Begin(std::move(operation));
@@ -163,6 +165,11 @@ void ProgressEngine::OnStop() {
     operation->communicator().Break(Status(StatusCode::kAborted, what));
     TellAbort(operation->member(), Status(StatusCode::kPeerStopped, what));
   }
+  std::lock_guard<std::mutex> lock(shared_.mutex);
+  // A thread may be about to hand over what it has begun.
+  if (static_cast<int>(operations_.adopted.size()) < shared_.active) return;
+  shared_.has_told_stop = true;
+  shared_.ended.notify_all();
 }
 
 // A signal handler has raised, and the program gives up a wait.

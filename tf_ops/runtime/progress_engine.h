@@ -149,6 +149,7 @@ class ProgressEngine {
   // before is used first: an operation to which a rank had given its part is
   // none that breaks when that rank ends.
   std::vector<std::function<void()>> breaks_;
+  bool stopping_ = false;
   Clock::time_point next_watch_ = Clock::now();
   unsigned watches_ = 0;
   // When this rank was last asked where its program stands.

@@ -25,6 +25,9 @@ struct SharedState {
   DriverQueue queue;
   uint64_t entered = 0;  // Requests so far.
   int active = 0;        // Those that have not ended.
+  // Peers are being told why those that were pending when the queue was stopped
+  // do not go on.
+  bool has_told_stop = false;
   // By communicator; null if this rank is not in it.
   std::map<int, std::shared_ptr<Member>> members;
   int newest_id = -1;  // Of all that all ranks have made.
