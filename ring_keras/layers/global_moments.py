@@ -19,6 +19,7 @@ from ring_keras.job.process_set import ProcessSet
 __all__ = [
     "GlobalMoments",
     "described",
+    "moments_of",
     "process_sets_of",
     "synchronize",
     "synchronize_flagged",
@@ -95,21 +96,29 @@ def synchronize_flagged(model: keras.layers.Layer) -> bool:
     return bool(layers)
 
 
+def moments_of(model: keras.layers.Layer) -> list[GlobalMoments | None]:
+    """Those of the layers that are to take the moments of all ranks.
+
+    Args:
+        model: Whose layers are meant.
+
+    Returns:
+        One for each; None where it does not yet. Equal as long as what was traced of
+        the model is right.
+    """
+    return [GlobalMoments.of(layer) for layer in internals.synchronized_layers(model)]
+
+
 def described(model: keras.layers.Layer) -> list[Any]:
     """Of each layer whether it trains, and has a process set: alike on all ranks."""
-    found = []
-    for layer in internals.synchronized_layers(model):
-        moments = GlobalMoments.of(layer)
-        has_own = moments is not None and moments.process_set is not None
-        found.append((layer.trainable, has_own))
-    return found
+    layers = internals.synchronized_layers(model)
+    return [
+        (layer.trainable, moments is not None and moments.process_set is not None)
+        for layer, moments in zip(layers, moments_of(model), strict=True)
+    ]
 
 
 def process_sets_of(model: keras.layers.Layer) -> list[ProcessSet]:
     """Those that layers have of their own, each once."""
-    found = {}
-    for layer in internals.synchronized_layers(model):
-        moments = GlobalMoments.of(layer)
-        if moments is not None and moments.process_set is not None:
-            found[moments.process_set.key()] = moments.process_set
-    return list(found.values())
+    own = [one.process_set for one in moments_of(model) if one is not None]
+    return list({one.key(): one for one in own if one is not None}.values())

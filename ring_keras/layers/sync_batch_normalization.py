@@ -55,8 +55,8 @@ def synchronize_batch_normalization(
     """Makes every batch normalization in a model a synchronized one.
 
     Use it for models that you have not built yourself, such as those of
-    `keras.applications`, and for loaded models in your own training loop. Call it
-    before the model is compiled, or traced.
+    `keras.applications`, and for loaded models in your own training loop. After
+    training, too: the next `fit` is traced anew.
 
     Examples:
         >>> model = keras.Sequential([

@@ -13,6 +13,7 @@ from ring_keras.errors import RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set, has_peers
 from ring_keras.job.topology import size
+from ring_keras.layers.global_moments import moments_of
 from ring_keras.ops.step import collectives_refused
 from ring_keras.optimizers.meeting_hook import meeting_hooks, meeting_optimizers
 from ring_keras.optimizers.step_scope import StepScope, StepWeight, enter_step
@@ -93,6 +94,7 @@ class DistributedTrainStep:
         self._train_step = model.train_step
         # TensorFlow keeps them all, for batches of other kinds.
         self._traces: set[_Traced] = set()
+        self._moments: list[Any] = []
         self.prologues: list[Callable[[], None]] = []
         """Run, in graph mode traced, at the beginning of every step."""
         self.prologues_of_fits: list[tuple[object, Callable[[], None]]] = []
@@ -130,7 +132,12 @@ class DistributedTrainStep:
         return len(self.prologues_of_fits) < len(before)
 
     def outdated(self) -> bool:
-        """Whether a trace is of another membership, or asks of no uneven batches."""
+        """Whether a trace is of another membership, or asks of no uneven batches.
+
+        Or of layers that did not take the moments of all ranks yet.
+        """
+        if self._traces and self._moments != moments_of(self._model):
+            return True
         return any(traced.outdated() for traced in self._traces)
 
     def forget_traces(self) -> None:
@@ -153,6 +160,7 @@ class DistributedTrainStep:
                 prologue()
         traced = _Traced.of(data)
         self._traces.add(traced)
+        self._moments = moments_of(self._model)
         process_set = self.process_set()
         if not has_peers(process_set):
             with self._counted_alone(data, process_set):

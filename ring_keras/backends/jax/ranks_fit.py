@@ -22,7 +22,7 @@ from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, has_peers
 from ring_keras.job.topology import is_initialized
 from ring_keras.keras_internals import calls
-from ring_keras.layers.global_moments import GlobalMoments
+from ring_keras.layers.global_moments import moments_of
 from ring_keras.states.own_state import own_state
 
 __all__ = ["JaxFit", "make_train_functions_anew"]
@@ -189,9 +189,7 @@ def _traced_for(model: keras.Model) -> Any:
     hooks = hooks_of(model)
     if not any(has_peers(hook.options.process_set) for hook in hooks):
         return None
-    layers = internals.synchronized_layers(model)
-    moments = [GlobalMoments.of(layer) for layer in layers]
-    return current_job(), [hook.options for hook in hooks], moments
+    return current_job(), [hook.options for hook in hooks], moments_of(model)
 
 
 @contextlib.contextmanager

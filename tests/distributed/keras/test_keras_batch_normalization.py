@@ -292,6 +292,31 @@ def test_ranks_validate_and_save_the_same_statistics(rank_pool, size):
         assert len(set(seen)) == 2, "one state for validation and saving, per epoch"
 
 
+def later_worker(what):
+    """A model that has been traced, or a part of it, becomes synchronized."""
+    normalization = keras.layers.BatchNormalization(momentum=0.0)
+    part = keras.Sequential([keras.Input((4,)), normalization])
+    model = keras.Sequential([keras.Input((4,)), part])
+    model.compile(ring.DistributedOptimizer(keras.optimizers.SGD(0.0)), loss="mse")
+    x = np.full((8, 4), float(ring.rank()), np.float32)
+
+    def fit():
+        callbacks = [ring.callbacks.BroadcastGlobalVariables()]
+        model.fit(x, x, batch_size=4, verbose=0, callbacks=callbacks)
+
+    fit()
+    ring.layers.synchronize_batch_normalization({"model": model, "part": part}[what])
+    fit()
+    return normalization.moving_mean.numpy(), normalization.moving_variance.numpy()
+
+
+@pytest.mark.parametrize("what", ["model", "part"])
+def test_what_was_traced_before_is_traced_anew(rank_pool, what):
+    for mean, variance in rank_pool(2).run(functools.partial(later_worker, what)):
+        np.testing.assert_allclose(mean, 0.5, atol=LIMIT)
+        np.testing.assert_allclose(variance, 0.25, atol=LIMIT)
+
+
 def summed_worker():
     """Gradients of a loss that adds up, of batches of 3, 5 and so on examples."""
     x = examples(ring.rank())
