@@ -14,7 +14,6 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.job.topology import rank
 from ring_keras.keras_internals.graphs import is_for_xla
 from ring_keras.ops.arguments import to_root
-from ring_keras.ops.broadcast import grouped_broadcast
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.ops.shards import Piece, Shard
 from ring_keras.ops.step import one_step
@@ -55,37 +54,47 @@ def share_variables(
         PeerLostError: If a rank died or left.
         CollectiveTimeoutError: If a rank stays silent too long.
     """
-    keys = [internals.variable_key(variable) for variable in variables]
-    found = [apart.get(key) for key in keys]
+    found = [apart.get(internals.variable_key(variable)) for variable in variables]
     in_place = in_place and all("CPU" in variable.device for variable in variables)
     if not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph()):
         in_place = False
-    if not in_place:
-        with one_step(is_of_training=False):
-            _as_tensors(variables, shards, found, name, process_set)
-        return
-    own = [one for one in found if one is not None]
-    numbers = {key: n for n, key in enumerate(key for key in keys if key in apart)}
-    pieces = [
-        (key, piece)
-        for key, shard in zip(keys, shards, strict=True)
-        for piece in shard.pieces
-    ]
+    share = _in_place if in_place else _as_tensors
+    pieces = [piece for shard in shards for piece in shard.pieces]
+    share(
+        variables,
+        shards,
+        found,
+        ends=[piece.end for piece in pieces],
+        roots=[to_root(piece.owner, process_set) for piece in pieces],
+        request_name=to_request_name(name, "broadcast", variables),
+        communicator_id=to_communicator(process_set),
+    )
+
+
+def _in_place(
+    variables: Sequence[tf.Variable],
+    shards: Sequence[Shard],
+    apart: Sequence[tf.Variable | None],
+    **attributes: Any,
+) -> None:
+    own: list[tf.Variable] = []
+    wholes, numbers = [], []
+    for n, (shard, one) in enumerate(zip(shards, apart, strict=True)):
+        for piece in shard.pieces:
+            is_apart = one is not None and piece.owner == rank()
+            wholes.append(n)
+            numbers.append(len(own) if is_apart else -1)
+            if is_apart:
+                own.append(one)
     with _after_earlier() as note:
         note(
             _libraries.ops().ring_keras_share_variables(
                 variables=[variable.handle for variable in variables],
                 pieces=[one.handle for one in own],
                 T=variables[0].dtype.base_dtype,
-                counts=[len(shard.pieces) for shard in shards],
-                ends=[piece.end for _, piece in pieces],
-                roots=[to_root(piece.owner, process_set) for _, piece in pieces],
-                apart=[
-                    numbers.get(key, -1) if piece.owner == rank() else -1
-                    for key, piece in pieces
-                ],
-                request_name=to_request_name(name, "broadcast", variables),
-                communicator_id=to_communicator(process_set),
+                wholes=wholes,
+                apart=numbers,
+                **attributes,
             )
         )
 
@@ -114,41 +123,39 @@ def _as_tensors(
     variables: Sequence[tf.Variable],
     shards: Sequence[Shard],
     apart: Sequence[tf.Variable | None],
-    name: str,
-    process_set: ProcessSet,
+    **attributes: Any,
 ) -> None:
-    """Where there is no such op: XLA and GPUs; or where it is not wanted."""
-    pieces = [
-        (variable, shard, piece, one)
-        for variable, shard, one in zip(variables, shards, apart, strict=True)
-        for piece in shard.pieces
-    ]
-    values = iter(
-        grouped_broadcast(
-            # As the op has them.
-            [tf.reshape(_sent(*piece), [-1]) for piece in pieces],
-            [piece.owner for _, _, piece, _ in pieces],
-            name=name,
-            process_set=process_set,
-        )
-    )
+    """Where a variable's memory is not ours: XLA, GPUs; or where it is not wanted."""
+    own: list[tf.Tensor] = []
+    taking: list[tuple[tf.Variable, Shard]] = []
+    wholes, numbers = [], []
     for variable, shard, one in zip(variables, shards, apart, strict=True):
-        its = [next(values) for _ in shard.pieces]
-        if one is not None or any(piece.owner != rank() for piece in shard.pieces):
-            # In one copy: TensorFlow takes far longer to assign some rows.
-            whole = its[0] if len(its) == 1 else tf.concat(its, 0)
-            variable.assign(tf.reshape(whole, shard.shape))
+        if takes := one is not None or not _has_all(shard):
+            taking.append((variable, shard))
+        for piece in shard.pieces:
+            wholes.append(len(taking) - 1 if takes else -1)
+            numbers.append(len(own) if piece.owner == rank() else -1)
+            if piece.owner == rank():
+                own.append(_piece(variable, piece) if one is None else one)
+    # TensorFlow takes the type from these.
+    own = own or [tf.zeros([0], variables[0].dtype.base_dtype)]
+    with one_step(is_of_training=False):
+        tensors = _libraries.ops().ring_keras_broadcast_pieces(
+            own=own,
+            N=len(taking),
+            shapes=[shard.shape for _, shard in taking],
+            wholes=wholes,
+            apart=numbers,
+            **attributes,
+        )
+    for n, (variable, _) in enumerate(taking):
+        variable.assign(tensors[n])
 
 
-def _sent(
-    variable: tf.Variable, shard: Shard, piece: Piece, apart: tf.Variable | None
-) -> Any:
-    """What this rank has of a piece, or something of its shape."""
-    if piece.owner == rank() and apart is not None:
-        return apart
-    if not shard.is_cut:
-        return variable
-    shape = shard.shape_of(piece)
-    if piece.owner != rank():
-        return tf.raw_ops.Empty(shape=shape, dtype=variable.dtype.base_dtype)
-    return tf.reshape(tf.reshape(variable, [-1])[piece.begin : piece.end], shape)
+def _has_all(shard: Shard) -> bool:
+    return all(piece.owner == rank() for piece in shard.pieces)
+
+
+def _piece(variable: tf.Variable, piece: Piece) -> tf.Tensor:
+    """In a row, as it travels."""
+    return tf.reshape(variable, [-1])[piece.begin : piece.end]

@@ -66,6 +66,19 @@ absl::Status Pending::AddOutput(OpKernelContext* context, int input_index,
   return absl::OkStatus();
 }
 
+absl::Status Pending::NewOutput(OpKernelContext* context, int output_index,
+                                tensorflow::DataType dtype,
+                                const tensorflow::TensorShape& shape,
+                                std::vector<void*>* pointers) {
+  Tensor output;
+  absl::Status status = context->allocate_temp(
+      dtype, shape, &output, context->output_alloc_attr(output_index));
+  if (!status.ok()) return status;
+  pointers->push_back(DataOf(output));
+  outputs_.push_back(std::move(output));
+  return absl::OkStatus();
+}
+
 OutputAllocator Pending::LateOutput(OpKernelContext* context) {
   tensorflow::Allocator* allocator =
       context->get_allocator(context->output_alloc_attr(0));

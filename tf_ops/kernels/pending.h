@@ -47,6 +47,11 @@ class Pending : public std::enable_shared_from_this<Pending> {
   static constexpr int kNoOutput = -1;
   absl::Status AddOutput(tensorflow::OpKernelContext* context, int input_index,
                          int output_index, std::vector<void*>* pointers);
+  // The same, of memory that is nobody's yet.
+  absl::Status NewOutput(tensorflow::OpKernelContext* context, int output_index,
+                         tensorflow::DataType dtype,
+                         const tensorflow::TensorShape& shape,
+                         std::vector<void*>* pointers);
 
   // For the request's only output, if its shape is known late.
   OutputAllocator LateOutput(tensorflow::OpKernelContext* context);

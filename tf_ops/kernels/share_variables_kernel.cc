@@ -11,6 +11,7 @@
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
 #include "tf_ops/kernels/pending.h"
+#include "tf_ops/kernels/piece_attributes.h"
 #include "tf_ops/kernels/variables.h"
 #include "tf_ops/runtime/tensor_memory.h"
 
@@ -29,34 +30,21 @@ using tensorflow::Var;
 class ShareVariablesKernel : public AsyncOpKernel {
  public:
   explicit ShareVariablesKernel(OpKernelConstruction* construction)
-      : AsyncOpKernel(construction), attributes_(construction) {
+      : AsyncOpKernel(construction),
+        attributes_(construction),
+        list_(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &dtype_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("counts", &counts_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("ends", &ends_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("roots", &roots_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("apart", &apart_));
-    int64_t pieces = 0;
-    for (int64_t count : counts_) pieces += count;
-    const auto is_of_each = [pieces](const std::vector<int64_t>& values) {
-      return static_cast<int64_t>(values.size()) == pieces;
-    };
-    OP_REQUIRES(
-        construction,
-        is_of_each(ends_) && is_of_each(roots_) && is_of_each(apart_),
-        absl::InvalidArgumentError("`ends`, `roots` and `apart` need a number "
-                                   "for each of " +
-                                   std::to_string(pieces) + " pieces."));
+    OP_REQUIRES_OK(construction, construction->GetAttr("N", &count_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Request request = attributes_.NewRequest(CollectiveKind::kBroadcast);
     request.dtype = ToDataType(dtype_);
-    SetRoots(roots_, &request);
+    SetRoots(list_.roots, &request);
     auto pending = Pending::Create(context->num_inputs());
     // The peers wait for this rank: what fails is told to them.
     auto copied = std::make_shared<Variables>();
-    request.able =
-        FromTensorFlow(AddPieces(context, *pending, &request, copied.get()));
+    request.able = AddInMemory(context, *pending, &request, copied.get());
     pending->BeforeOthers([copied] {
       for (const auto& variable : *copied) variable->copy_on_read_mode = false;
       copied->clear();
@@ -68,51 +56,25 @@ class ShareVariablesKernel : public AsyncOpKernel {
   using Variables = std::vector<tensorflow::core::RefCountPtr<Var>>;
 
   // The pieces are in the variables' memory.
-  absl::Status AddPieces(OpKernelContext* context, Pending& pending,
-                         Request* request, Variables* copied) const {
-    const int variables = static_cast<int>(counts_.size());
-    std::vector<char*> apart;
-    std::vector<int64_t> apart_elements;
-    for (int i = variables; i < context->num_inputs(); ++i) {
+  Status AddInMemory(OpKernelContext* context, Pending& pending,
+                     Request* request, Variables* copied) const {
+    std::vector<Elements> own;
+    std::vector<Elements> wholes;
+    const auto hold = [&](int input, bool is_written,
+                          std::vector<Elements>* held) {
       Tensor tensor;
       const absl::Status status =
-          Hold(context, i, false, pending, &tensor, copied);
-      if (!status.ok()) return status;
-      apart.push_back(static_cast<char*>(tensor.data()));
-      apart_elements.push_back(tensor.NumElements());
+          Hold(context, input, is_written, pending, &tensor, copied);
+      held->push_back({tensor.data(), tensor.NumElements()});
+      return FromTensorFlow(status);
+    };
+    for (int i = count_; i < context->num_inputs(); ++i) {
+      RING_KERAS_RETURN_IF_ERROR(hold(i, false, &own));
     }
-    const auto size = static_cast<int64_t>(tensorflow::DataTypeSize(dtype_));
-    size_t piece = 0;
-    for (int i = 0; i < variables; ++i) {
-      Tensor tensor;
-      const absl::Status status =
-          Hold(context, i, true, pending, &tensor, copied);
-      if (!status.ok()) return status;
-      auto* const whole = static_cast<char*>(tensor.data());
-      int64_t begin = 0;
-      for (int64_t n = 0; n < counts_[i]; ++n, ++piece) {
-        const int64_t end = ends_[piece];
-        const int64_t own = apart_[piece];
-        if (end < begin || end > tensor.NumElements()) {
-          return absl::InvalidArgumentError(
-              "A piece of a variable of " +
-              std::to_string(tensor.NumElements()) + " elements ends at " +
-              std::to_string(end) + ".");
-        }
-        if (own >= 0 && (own >= static_cast<int64_t>(apart.size()) ||
-                         apart_elements[own] != end - begin)) {
-          return absl::InvalidArgumentError(
-              "A piece of " + std::to_string(end - begin) +
-              " elements is in none of `pieces`.");
-        }
-        char* const output = whole + begin * size;
-        request->outputs.push_back(output);
-        request->inputs.push_back(
-            {own < 0 ? output : apart[own], {end - begin}});
-        begin = end;
-      }
+    for (int i = 0; i < count_; ++i) {
+      RING_KERAS_RETURN_IF_ERROR(hold(i, true, &wholes));
     }
-    return absl::OkStatus();
+    return AddPieces(list_.pieces, own, wholes, request);
   }
 
   // Keeps a variable's memory for as long as the collective takes. Whoever
@@ -161,11 +123,9 @@ class ShareVariablesKernel : public AsyncOpKernel {
   }
 
   const Attributes attributes_;
+  const PieceAttributes list_;
   tensorflow::DataType dtype_ = tensorflow::DT_FLOAT;
-  std::vector<int64_t> counts_;
-  std::vector<int64_t> ends_;
-  std::vector<int64_t> roots_;
-  std::vector<int64_t> apart_;
+  int count_ = 0;  // Of the variables.
 };
 
 REGISTER_KERNEL_BUILDER(

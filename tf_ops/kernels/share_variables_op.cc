@@ -10,8 +10,8 @@ REGISTER_OP("RingKerasShareVariables")
     .Attr("T: " RING_KERAS_DTYPES)
     .Attr("N: int >= 1")
     .Attr("M: int >= 0")
-    .Attr("counts: list(int) >= 1")
     .Attr("ends: list(int) >= 1")
+    .Attr("wholes: list(int) >= 1")
     .Attr("roots: list(int) >= 1")
     .Attr("apart: list(int) >= 1")
     .Attr("request_name: string")
@@ -25,8 +25,8 @@ The collective has the variables' own memory.
 
 variables: Of one type; same number and shapes on every rank.
 pieces: Variables with what this rank has updated apart from the whole ones.
-counts: By variable, how many pieces it has, which lie one behind the other.
 ends: By piece, where among the variable's elements it ends.
+wholes: By piece, which of `variables` it is of.
 roots: By piece, the rank in the communicator that has updated it.
 apart: By piece, which of `pieces` has it on this rank; -1: the variable itself.
 request_name: Pairs this request with its peers.

@@ -15,6 +15,7 @@
 #include "tf_ops/kernels/drive_time.h"
 #include "tf_ops/kernels/named_status.h"
 #include "tf_ops/kernels/owned_copies.h"
+#include "tf_ops/kernels/pieces.h"
 #include "tf_ops/kernels/reduction_fault.h"
 #include "tf_ops/kernels/xla/call_trace.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
@@ -128,6 +129,35 @@ Status Read(const ffi::AnyBuffer& buffer, const Place& place, double* values) {
               cuda::kMemcpyDeviceToHost);
 }
 
+// The pieces that the call's operands from `next` on have, and its results
+// take.
+Status AddPieces(const ffi::Dictionary& attributes,
+                 const ffi::RemainingArgs& operands, size_t next,
+                 const ffi::RemainingRets& results, Request* request) {
+  const auto list = [&](const char* name) {
+    const auto values = attributes.get<ffi::Span<const int64_t>>(name);
+    return values.has_value()
+               ? std::vector<int64_t>(values->begin(), values->end())
+               : std::vector<int64_t>();
+  };
+  std::vector<Elements> own;
+  for (; next < operands.size(); ++next) {
+    const ffi::AnyBuffer operand = *operands.get<ffi::AnyBuffer>(next);
+    request->dtype = ToDataType(operand.element_type());
+    own.push_back({operand.untyped_data(),
+                   static_cast<int64_t>(operand.element_count())});
+  }
+  std::vector<Elements> wholes;
+  for (size_t i = 1; i < results.size(); ++i) {
+    auto result = *results.get<ffi::AnyBuffer>(i);
+    wholes.push_back({result->untyped_data(),
+                      static_cast<int64_t>(result->element_count())});
+  }
+  return AddPieces(
+      {list(xla_calls::kEnds), list(xla_calls::kWholes), list(xla_calls::kOwn)},
+      own, wholes, request);
+}
+
 // The request that a call's attributes, operands and results describe. What
 // fails is told to the peers, which wait for this rank.
 Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
@@ -173,8 +203,13 @@ Request ToRequest(const Place& place, const ffi::Dictionary& attributes,
         Status(StatusCode::kInvalidArgument, ErrorCode::kNoSuchReduction,
                "bool cannot be scaled.");
   }
-  const size_t operand_count = CountOf(operands);
-  const size_t result_count = CountOf(results);
+  const bool has_pieces =
+      attributes.get<ffi::Span<const int64_t>>(xla_calls::kEnds).has_value();
+  if (has_pieces) {
+    request.able = AddPieces(attributes, operands, next, results, &request);
+  }
+  const size_t operand_count = has_pieces ? 0 : CountOf(operands);
+  const size_t result_count = has_pieces ? 0 : CountOf(results);
   for (; next < operand_count; ++next) {
     const ffi::AnyBuffer operand = *operands.get<ffi::AnyBuffer>(next);
     request.dtype = ToDataType(operand.element_type());

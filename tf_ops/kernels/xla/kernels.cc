@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -12,6 +13,8 @@
 #include "tf_ops/common/export.h"
 #include "tf_ops/kernels/attributes.h"
 #include "tf_ops/kernels/conversions.h"
+#include "tf_ops/kernels/known_shapes.h"
+#include "tf_ops/kernels/piece_attributes.h"
 #include "tf_ops/kernels/xla/call_builder.h"
 #include "tf_ops/kernels/xla/collective_kernel.h"
 #include "tf_ops/kernels/xla/custom_calls.h"
@@ -178,6 +181,43 @@ class BroadcastXlaKernel : public CollectiveXlaKernel {
   std::vector<int64_t> roots_;
 };
 
+// The results have memory of their own: what the pieces are of may still be
+// read.
+class BroadcastPiecesXlaKernel : public CollectiveXlaKernel {
+ public:
+  explicit BroadcastPiecesXlaKernel(OpKernelConstruction* construction)
+      : CollectiveXlaKernel(construction, CollectiveKind::kBroadcast),
+        list_(construction) {
+    OP_REQUIRES_OK(
+        construction,
+        ReadKnownShapes(construction, "RingKerasBroadcastPieces", &shapes_));
+  }
+
+  void Compile(XlaOpKernelContext* context) override {
+    CallBuilder call = NewCall(context, xla_calls::kRun);
+    call.Set(xla_calls::kRoots, list_.roots);
+    call.Set(xla_calls::kEnds, list_.pieces.ends);
+    call.Set(xla_calls::kWholes, list_.pieces.wholes);
+    call.Set(xla_calls::kOwn, list_.pieces.own);
+    for (int i = 0; i < num_inputs(); ++i) {
+      call.AddTensor(context->Input(i), false);
+    }
+    for (const tensorflow::TensorShape& shape : shapes_) {
+      xla::Shape whole;
+      OP_REQUIRES_OK(context, tensorflow::TensorShapeToXLAShape(input_type(0),
+                                                                shape, &whole));
+      call.AddResult(whole);
+    }
+    const std::vector<XlaOp> results = call.Build();
+    if (!context->status().ok()) return;
+    for (int i = 0; i < num_outputs(); ++i) context->SetOutput(i, results[i]);
+  }
+
+ private:
+  const PieceAttributes list_;
+  std::vector<tensorflow::TensorShape> shapes_;
+};
+
 // Input 0, which has rows. The op's shape function says so too, but it does not
 // know every shape, and is not asked again when XLA does.
 absl::StatusOr<xla::Shape> InputWithRows(XlaOpKernelContext* context) {
@@ -336,6 +376,7 @@ RING_KERAS_REGISTER_XLA("RingKerasBarrier", BarrierXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasBroadcast", BroadcastXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasCheckReductions", CheckReductionsXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasGiveOrder", GiveOrderXlaKernel);
+RING_KERAS_REGISTER_XLA("RingKerasBroadcastPieces", BroadcastPiecesXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasReduceScatter", ReduceScatterXlaKernel);
 RING_KERAS_REGISTER_XLA("RingKerasTakeOrder", TakeOrderXlaKernel);
 
