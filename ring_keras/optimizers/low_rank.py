@@ -120,7 +120,7 @@ class LowRank:
 
         Args:
             gradients: In the order of their variables; None is left alone, and so is
-                what would not be smaller.
+                what would not be smaller, and what another one of a variable is.
             sources: Their variables. Of what is none, such as a tensor, a gradient
                 travels as it is: there would be no next one.
             loss_scale: What the gradients have been multiplied by.
@@ -132,11 +132,13 @@ class LowRank:
         if self._options.sparse_as_dense:
             gradients = [dense(gradient) for gradient in gradients]
         matrices: dict[int, _Matrix] = {}
+        seen = set()  # Of one variable there is one matrix to owe.
         for index, (gradient, source) in enumerate(
             zip(gradients, sources, strict=True)
         ):
             shape = self._shape(gradient) if internals.is_variable(source) else None
-            if shape is not None:
+            if shape is not None and internals.variable_key(source) not in seen:
+                seen.add(internals.variable_key(source))
                 memory = self._memory(gradient, source, shape)
                 owed = memory.owed * tf.cast(loss_scale, memory.owed.dtype)
                 values = tf.cast(tf.reshape(gradient, shape), owed.dtype) + owed
@@ -203,20 +205,25 @@ class LowRankStep:
                 for index, matrix in self._matrices.items()
             }
         )
-        others = [one for i, one in enumerate(reduced) if i not in self._matrices]
-        finite = self._are_finite([*rights.values(), *others])
         if self._options.op is not ReduceOp.SUM:
             rights = {
                 index: total / tf.cast(count, total.dtype)
                 for index, total in rights.items()
             }
             count = tf.ones([])
+        results = {
+            index: tf.matmul(lefts[index], right, transpose_b=True)
+            for index, right in rights.items()
+        }
+        for index, result in results.items():
+            like = self._matrices[index].like
+            shaped = tf.reshape(result * factor, like.shape)
+            reduced[index] = tf.cast(shaped, like.dtype)
+        # Of 16 bits, what the ranks have come to may be too large.
+        finite = self._are_finite(reduced)
         for index, matrix in self._matrices.items():
-            result = tf.matmul(lefts[index], rights[index], transpose_b=True)
-            own = result / tf.cast(count, result.dtype)
+            own = results[index] / tf.cast(count, results[index].dtype)
             self._keep(matrix, rights[index], own, finite)
-            result = tf.reshape(result * factor, matrix.like.shape)
-            reduced[index] = tf.cast(result, matrix.like.dtype)
 
     def _sums(
         self, tensors: dict[int, tf.Tensor]

@@ -83,13 +83,13 @@ class ShardedState:
             for gradient, variable in zip(grads, trainable_variables, strict=True)
             if self.division.updates(variable)
         ]
-        gradients = {
-            internals.variable_key(variable): gradient
-            for gradient, variable in zip(grads, trainable_variables, strict=True)
-        }
         apart = []
-        for variable, shard, piece in self.division.cut_variables(trainable_variables):
-            gradient = gradients[internals.variable_key(variable)]
+        # One that was given twice is updated twice.
+        for gradient, variable in zip(grads, trainable_variables, strict=True):
+            cut = self.division.cut(variable)
+            if cut is None:
+                continue
+            shard, piece = cut
             if isinstance(gradient, OwnPart):
                 part = gradient.values
             else:
@@ -116,10 +116,8 @@ class ShardedState:
         if self._parts is not self.division.parts:
             self._slices.forget()
             self._parts = self.division.parts
-        return [
-            self._slices.load(variable, shard, piece)
-            for variable, shard, piece in self.division.cut_variables(variables)
-        ]
+        cuts = [(variable, self.division.cut(variable)) for variable in variables]
+        return [self._slices.load(variable, *cut) for variable, cut in cuts if cut]
 
     def _decay(self, variables: Sequence[Any]) -> None:
         type(self._optimizer)._apply_weight_decay(

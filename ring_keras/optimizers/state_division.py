@@ -272,15 +272,13 @@ class StateDivision:
             not shard.is_cut and shard.piece_of(rank()) is not None
         )
 
-    def cut_variables(
-        self, variables: Iterable[Any]
-    ) -> Iterator[tuple[Any, Shard, Piece]]:
-        """Those of these of which this rank updates some elements, and which."""
-        for variable in variables:
-            shard = self.shard(variable)
-            piece = None if shard is None else shard.piece_of(rank())
-            if shard is not None and shard.is_cut and piece is not None:
-                yield variable, shard, piece
+    def cut(self, variable: Any) -> tuple[Shard, Piece] | None:
+        """Its pieces, and this rank's, if several ranks update some of it."""
+        shard = self.shard(variable)
+        piece = None if shard is None else shard.piece_of(rank())
+        if shard is None or piece is None or not shard.is_cut:
+            return None
+        return shard, piece
 
     def members(self) -> list[int]:
         """The ranks that divide it."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from support import training
 from support.sharded_models import require_own_part, state_bytes, values
 from support.sharded_pieces import MAKERS, compiled, fit, own_data, shards
@@ -66,6 +68,30 @@ def test_pieces_in_compiled_steps_train_the_same_weights(rank_pool, size, names)
     if not _libraries.has_xla_kernels():
         pytest.skip("needs TensorFlow 2.20 or newer")
     rank_pool(size).run(compare_worker, args=(names, {"jit_compile": True}))
+
+
+def twice_worker() -> None:
+    """Of two gradients for each variable, with and without."""
+    draws = np.random.default_rng(ring.rank()).normal(size=(2, 3, 256, 64))
+    grads = [tf.constant(one, tf.float32) for of_rank in draws for one in of_rank]
+    found = []
+    for divided in (False, True):
+        weights = [keras.Variable(np.ones((256, 64), "float32")) for _ in range(3)]
+        optimizer = ring.DistributedOptimizer(
+            keras.optimizers.AdamW(0.1, weight_decay=0.1), shard_state=divided
+        )
+        optimizer.build(weights)
+        step = tf.function(
+            functools.partial(optimizer.apply, grads, [*weights, *weights])
+        )
+        for _ in range(3):
+            step()
+        found.append(training.as_bytes([weight.numpy() for weight in weights]))
+    assert found[0] == found[1]
+
+
+def test_a_variable_may_be_given_twice(rank_pool):
+    rank_pool(2).run(twice_worker)
 
 
 def balance_worker() -> list[float]:

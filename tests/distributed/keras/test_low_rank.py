@@ -285,13 +285,14 @@ def test_what_is_owed_outlives_another_compile(rank_pool):
         assert once == again
 
 
-def overflow_worker(where):
-    """The kernel after three steps, of which the second may overflow elsewhere."""
-    kernel, bias = tf.Variable(tf.zeros((20, 30))), tf.Variable(tf.zeros((3,)))
+def overflow_worker(where, dtype):
+    """The kernel after three steps, of which the second may overflow."""
+    kernel, bias = (tf.Variable(tf.zeros(one, dtype)) for one in ((20, 30), (3,)))
     compression = ring.Compression.powersgd(rank=1)
     optimizer = ring.DistributedOptimizer(
         optimizers.LossScaleOptimizer(optimizers.SGD(1.0), initial_scale=1024.0),
         compression=compression,
+        op=ring.Sum,
     )
     optimizer.build([kernel, bias])
     generator = np.random.default_rng(ring.rank())
@@ -302,19 +303,44 @@ def overflow_worker(where):
         if step == 1:
             if where is None:
                 continue
-            if ring.rank() == 1:
+            if where == "sum":
+                gradient = np.full((20, 30), 6e4)
+            elif ring.rank() == 1:
                 of_bias[0] = np.inf
-        gradients = [tf.constant(one, tf.float32) for one in (gradient, of_bias)]
+        gradients = [tf.constant(one, dtype) for one in (gradient, of_bias)]
         optimizer.apply(gradients, [kernel, bias])
     return kernel.numpy().tobytes()
 
 
-def test_a_step_that_is_skipped_leaves_nothing(rank_pool):
-    """Also where another variable's gradient overflows."""
-    with_it = rank_pool(2).run(overflow_worker, args=("bias",))
-    without = rank_pool(2).run(overflow_worker, args=(None,))
+@pytest.mark.parametrize(
+    ("where", "dtype"), [("bias", "float32"), ("bias", "float16"), ("sum", "float16")]
+)
+def test_a_step_that_is_skipped_leaves_nothing(rank_pool, where, dtype):
+    """Also where another variable's gradient overflows, or only the ranks' sum does."""
+    with_it = rank_pool(2).run(overflow_worker, args=(where, dtype))
+    without = rank_pool(2).run(overflow_worker, args=(None, dtype))
 
     assert with_it == without
+
+
+def twice_worker():
+    """What two gradients of one variable have brought, and what was wanted."""
+    variable = tf.Variable(tf.zeros((20, 30), tf.float64))
+    optimizer = ring.DistributedOptimizer(
+        optimizers.SGD(1.0), compression=ring.Compression.powersgd(rank=1)
+    )
+    optimizer.build([variable])
+    generator = np.random.default_rng(ring.rank())
+    own = generator.normal(size=(2, 20, 30))
+    wanted = -60 * ring.allreduce(own.sum(axis=0), name="wanted").numpy()
+    for _ in range(60):
+        optimizer.apply([tf.constant(one) for one in own], [variable, variable])
+    return np.linalg.norm(variable.numpy() - wanted) / np.linalg.norm(wanted)
+
+
+def test_a_variable_may_be_given_twice(rank_pool):
+    for distance in rank_pool(2).run(twice_worker):
+        assert distance < 0.25
 
 
 def joined_worker(op):
