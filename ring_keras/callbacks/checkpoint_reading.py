@@ -1,6 +1,7 @@
 """Reads checkpoints: verifies all parts, and puts them together."""
 
 import contextlib
+import io
 import mmap
 import tempfile
 from collections.abc import Iterator
@@ -83,11 +84,16 @@ class WholeCheckpoint:
 
     def weights(self) -> bytes:
         """A file of weights, with the optimizer's state, as Keras would have saved."""
+        file = io.BytesIO()
+        self._write_weights(file)
+        return file.getvalue()
+
+    def _write_weights(self, file: Path | io.BytesIO) -> None:
         groups = [
             internals.FileGroup(path, metadata, values)
             for path, metadata, values in self.record["model"]["groups"]
         ]
-        return internals.write_groups(groups, self.value)
+        internals.write_groups(file, groups, self.value)
 
     def archive(self) -> bytes:
         """The whole model, as `model.save("x.keras")` would have saved it.
@@ -121,7 +127,7 @@ class WholeCheckpoint:
             )
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "model.weights.h5"
-            path.write_bytes(self.weights())
+            self._write_weights(path)
             model.load_weights(path)
         for number in state.unfiled:
             state.values[number].variable.assign(self.value(number))

@@ -4,6 +4,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -92,14 +93,18 @@ def file_groups(model: keras.Model) -> list[FileGroup]:
     return _walk(model, None)
 
 
-def write_groups(groups: list[FileGroup], value_of: Callable[[Any], Any]) -> bytes:
-    """A file of weights, as Keras writes it.
+def write_groups(
+    file: Path | io.BytesIO,
+    groups: list[FileGroup],
+    value_of: Callable[[Any], Any],
+) -> None:
+    """A file of weights, as Keras writes it; one value at a time is in memory for it.
 
     Args:
+        file: That is to be written; a path ends in ".h5".
         groups: In their order.
         value_of: Gives the array for what stands in a group.
     """
-    file = io.BytesIO()
     store = keras.src.saving.saving_lib.H5IOStore(file, mode="w")
     for group in groups:
         noted = {} if group.metadata is None else {"metadata": group.metadata}
@@ -107,7 +112,6 @@ def write_groups(groups: list[FileGroup], value_of: Callable[[Any], Any]) -> byt
         for name, value in group.values.items():
             entry[name] = value_of(value)
     store.close()
-    return file.getvalue()
 
 
 def archive_without_weights(model: keras.Model) -> bytes:
