@@ -53,6 +53,9 @@ def _rows(ranks: int) -> list[Row]:
             same="digest state=sharded",
         ),
         Row(alone, ALONE, "train_alone"),
+        Row(
+            f"{ranks} processes that meet in each step", TENSORS, "train state=meeting"
+        ),
         Row("1 process", ALONE, "train_alone", alone=True),
         Row("Horovod", HOROVOD, "train", same="digest"),
         Row(f"{alone}, Horovod's TensorFlow", HOROVOD, "train_alone"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,13 +79,14 @@ def loss_of() -> Any:
 
 def train_operations(
     build: Callable[[str, str], Loop],
-    build_sharded: Callable[[str, str], Loop] | None = None,
+    others: Mapping[str, Callable[[str, str], Loop]] | None = None,
 ) -> dict[str, Operation]:
     """`train`, whose loops `build` makes for a model and a loop, and `digest`.
 
-    `build_sharded` makes those in which each rank has a part of the optimizer's
-    state (`state=sharded`). A digest is a number that stands for the weights: the
-    same on every rank, if the ranks trained together.
+    `others` make those of another `state`: "sharded", where each rank has a part of the
+    optimizer's state, and "meeting", where ranks only meet once in a step. A digest is
+    a number that stands for the weights: the same on every rank, if the ranks trained
+    together.
     """
     loops: dict[tuple[str, str, str], Loop] = {}
 
@@ -97,7 +98,7 @@ def train_operations(
         if key not in loops:
             # Not every package spreads the first weights.
             tf.keras.utils.set_random_seed(1)
-            make = build_sharded if state == "sharded" else build
+            make = {"": build, **(others or {})}.get(state)
             if make is None:
                 raise UnsupportedError
             loops[key] = make(model, loop)

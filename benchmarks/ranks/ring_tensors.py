@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,6 +16,24 @@ from ring_keras.optimizers.gradient_reducer import GradientReducer
 from ring_keras.optimizers.reduction_options import ReductionOptions
 
 __all__ = ["serve"]
+
+
+def _met(gradients: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """The same, when all ranks have theirs, which stay their own."""
+    with tf.control_dependencies(gradients):
+        ring.barrier(name="met")
+    return gradients
+
+
+def _meeting(optimizer: Any) -> Any:
+    """An optimizer of Keras's that waits for the other ranks, and updates alone."""
+    kind: Any = type(optimizer)
+
+    class Meeting(kind):
+        def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+            return super().apply(_met(list(grads)), trainable_variables)
+
+    return Meeting.from_config(optimizer.get_config())
 
 
 def serve(socket_path: str, rank: int, size: int) -> None:
@@ -55,8 +74,17 @@ def serve(socket_path: str, rank: int, size: int) -> None:
             compiled=loop == "compiled",
         )
 
+    def build_meeting(model: str, loop: str) -> Loop:
+        """What the shortest steps cannot do without."""
+        if model != "deep":
+            raise UnsupportedError
+        if loop == "fit":
+            return fit_loop(model, rank, distribute=_meeting)
+        return custom_loop(model, rank, average=_met)
+
     operations = tensor_operations(rank, size, reduce)
-    operations |= train_operations(build, build_sharded)
+    states = {"sharded": build_sharded, "meeting": build_meeting}
+    operations |= train_operations(build, states)
     version = f"{ring.__version__}, TensorFlow {tf.__version__}"
     answer(socket_path, rank, version, operations)
     ring.shutdown("the benchmark ended")
