@@ -1,5 +1,6 @@
 """A copy of variables in one piece of memory."""
 
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,7 +38,11 @@ class PartCopy:
             end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         self.tail = (end, len(tail))
         """The same of the tail."""
-        self._memory = np.empty(end + len(tail), np.uint8)
+        # Begins at a page, so that a disk can take it as it lies there.
+        nbytes = end + len(tail)
+        memory = np.empty(nbytes + mmap.PAGESIZE, np.uint8)
+        begin = -memory.ctypes.data % mmap.PAGESIZE
+        self._memory = memory[begin : begin + nbytes]
         self._memory.fill(0)  # Else the first copy would have to wait for its pages.
         self._memory[end:] = np.frombuffer(tail, np.uint8)
         # One call for all, traced here and not while a step waits. The tensors share

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -40,6 +42,13 @@ def test_a_copy_stays_until_the_next_one():
 
     assert read(content, copy, [variable]) == [[1.0, 2.0]]
     assert read(copy.take(), copy, [variable]) == [[2.0, 3.0]]
+
+
+@pytest.mark.parametrize("count", [1, 1000, 1 << 20])
+def test_it_begins_at_a_page(count):
+    content = PartCopy([tf.Variable(tf.ones([count]))], b"its end").take()
+
+    assert np.frombuffer(content, np.uint8).ctypes.data % mmap.PAGESIZE == 0
 
 
 def test_nothing_is_something_too():
