@@ -14,17 +14,16 @@ import argparse
 import contextlib
 import functools
 import os
+import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
 import ring_keras as ring
 from benchmarks.in_turn import compare
-from benchmarks.ranks.models import build_batch, build_model, build_optimizer, loss_of
+from benchmarks.ranks.models import Loop, fit_loop
 from benchmarks.ranks.tensors import limit_threads
 
 _MODEL = "mlp+adam"
@@ -59,29 +58,24 @@ def main() -> None:
 def _measure(rounds: int) -> None:
     limit_threads()
     ring.init()
-    ways = {
-        name: functools.partial(_step_s, *_prepare(shard_state))
-        for name, shard_state in (("whole", False), ("shard_state", True))
-    }
+    ways = {}
+    for name, shard_state in (("whole", False), ("shard_state", True)):
+        tf.keras.utils.set_random_seed(1)
+        distribute = functools.partial(
+            ring.DistributedOptimizer, shard_state=shard_state
+        )
+        loop = fit_loop(_MODEL, ring.rank(), distribute=distribute)
+        ways[name] = functools.partial(_step_s, loop)
     compare(f"{_MODEL}, {ring.size()} ranks", ways, rounds, 1e3, "ms")
     sys.stdout.flush()
 
 
-def _prepare(shard_state: bool) -> tuple[Any, tf.data.Dataset]:
-    tf.keras.utils.set_random_seed(1)
-    model = build_model(_MODEL)
-    optimizer = build_optimizer(_MODEL)
-    distributed = ring.DistributedOptimizer(optimizer, shard_state=shard_state)
-    model.compile(distributed, loss=loss_of())
-    return model, tf.data.Dataset.from_tensors(
-        build_batch(_MODEL, ring.rank())
-    ).repeat()
+def _step_s(loop: Loop) -> float:
+    """The mean, as what is under way when a step ends is done in the next one.
 
-
-def _step_s(model: Any, data: tf.data.Dataset) -> float:
-    begin = time.perf_counter()
-    model.fit(data, steps_per_epoch=_STEPS, verbose=0)
-    return (time.perf_counter() - begin) / _STEPS
+    Without the first ones, before which the ranks compare and send what is common.
+    """
+    return statistics.mean(loop.run(2, _STEPS))
 
 
 if __name__ == "__main__":

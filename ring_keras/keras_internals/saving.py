@@ -1,5 +1,6 @@
 """A model as a file, without a file system, and what such a file has of it."""
 
+import contextlib
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -101,17 +102,17 @@ def write_groups(
     """A file of weights, as Keras writes it; one value at a time is in memory for it.
 
     Args:
-        file: That is to be written; a path ends in ".h5".
+        file: That is to be written.
         groups: In their order.
         value_of: Gives the array for what stands in a group.
     """
     store = keras.src.saving.saving_lib.H5IOStore(file, mode="w")
-    for group in groups:
-        noted = {} if group.metadata is None else {"metadata": group.metadata}
-        entry = store.make(group.path, **noted)
-        for name, value in group.values.items():
-            entry[name] = value_of(value)
-    store.close()
+    with contextlib.closing(store):
+        for group in groups:
+            noted = {} if group.metadata is None else {"metadata": group.metadata}
+            entry = store.make(group.path, **noted)
+            for name, value in group.values.items():
+                entry[name] = value_of(value)
 
 
 def archive_without_weights(model: keras.Model) -> bytes:

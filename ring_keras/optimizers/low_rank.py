@@ -220,7 +220,9 @@ class LowRankStep:
             shaped = tf.reshape(result * factor, like.shape)
             reduced[index] = tf.cast(shaped, like.dtype)
         # Of 16 bits, what the ranks have come to may be too large.
-        finite = self._are_finite(reduced)
+        short = [reduced[i] for i in results if self._matrices[i].like.dtype.size < 4]
+        others = [one for i, one in enumerate(reduced) if i not in results]
+        finite = self._are_finite([*rights.values(), *short, *others])
         for index, matrix in self._matrices.items():
             own = results[index] / tf.cast(count, results[index].dtype)
             self._keep(matrix, rights[index], own, finite)

@@ -83,8 +83,9 @@ class ShardedState:
             for gradient, variable in zip(grads, trainable_variables, strict=True)
             if self.division.updates(variable)
         ]
-        apart = []
-        # One that was given twice is updated twice.
+        parts = []
+        goes_apart = set()
+        # One that is given twice is updated twice, in one place.
         for gradient, variable in zip(grads, trainable_variables, strict=True):
             cut = self.division.cut(variable)
             if cut is None:
@@ -95,8 +96,13 @@ class ShardedState:
             else:
                 part = taken(gradient, shard, piece)
             in_place = PieceInPlace(variable, piece.begin)
+            parts.append((part, variable, in_place))
             decays = self._optimizer.weight_decay is not None
             if decays or not self._fused.takes_piece(part, in_place, learning_rate):
+                goes_apart.add(internals.variable_key(variable))
+        apart = []
+        for part, variable, in_place in parts:
+            if internals.variable_key(variable) in goes_apart:
                 apart.append((part, variable))
             else:
                 own.append((part, in_place))

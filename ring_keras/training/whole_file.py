@@ -1,7 +1,6 @@
 """Files that are there whole, or not at all, whatever dies."""
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
@@ -15,8 +14,6 @@ __all__ = ["write_whole"]
 _LEAST_DIRECT_NBYTES = 1 << 20
 # A process that is killed ends when the call that it is in has been done.
 _NBYTES_PER_CALL = 16 << 20
-# What a file system says that cannot write past the page cache, or not such pieces.
-_REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def write_whole(path: Path, content: bytes | memoryview, *, unfinished: str) -> None:
@@ -79,9 +76,8 @@ def _write_directly(descriptor: int, content: memoryview) -> int:
         while done < end and done % mmap.PAGESIZE == 0:
             piece = content[done : min(done + _NBYTES_PER_CALL, end)]
             done += os.write(descriptor, piece)
-    except OSError as error:
-        if error.errno not in _REFUSALS:
-            raise
+    except OSError:
+        pass  # If it is no refusal of O_DIRECT, the next write has it, too.
     finally:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
     return done

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import keras
@@ -70,28 +69,41 @@ def test_pieces_in_compiled_steps_train_the_same_weights(rank_pool, size, names)
     rank_pool(size).run(compare_worker, args=(names, {"jit_compile": True}))
 
 
-def twice_worker() -> None:
+def twice_worker(make: str, sparse: bool) -> None:
     """Of two gradients for each variable, with and without."""
     draws = np.random.default_rng(ring.rank()).normal(size=(2, 3, 256, 64))
     grads = [tf.constant(one, tf.float32) for of_rank in draws for one in of_rank]
+
+    def second(gradient: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
+        if not sparse:
+            return gradient
+        rows = tf.range(0, 256, 3)
+        return tf.IndexedSlices(tf.gather(gradient, rows), rows, tf.shape(gradient))
+
     found = []
     for divided in (False, True):
         weights = [keras.Variable(np.ones((256, 64), "float32")) for _ in range(3)]
-        optimizer = ring.DistributedOptimizer(
-            keras.optimizers.AdamW(0.1, weight_decay=0.1), shard_state=divided
-        )
+        inner = getattr(keras.optimizers, make)(0.1)
+        optimizer = ring.DistributedOptimizer(inner, shard_state=divided)
         optimizer.build(weights)
-        step = tf.function(
-            functools.partial(optimizer.apply, grads, [*weights, *weights])
-        )
+
+        @tf.function
+        def step() -> None:
+            own = [*grads[:3], *map(second, grads[3:])]
+            optimizer.apply(own, [*weights, *weights])  # noqa: B023
+
         for _ in range(3):
             step()
         found.append(training.as_bytes([weight.numpy() for weight in weights]))
     assert found[0] == found[1]
 
 
-def test_a_variable_may_be_given_twice(rank_pool):
-    rank_pool(2).run(twice_worker)
+@pytest.mark.parametrize(
+    ("make", "sparse"),
+    [("AdamW", False), ("Adam", False), ("Adam", True), ("RMSprop", True)],
+)
+def test_a_variable_may_be_given_twice(rank_pool, make, sparse):
+    rank_pool(2).run(twice_worker, args=(make, sparse))
 
 
 def balance_worker() -> list[float]:

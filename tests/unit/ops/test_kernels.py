@@ -19,6 +19,7 @@ MOVING = [
     "RingKerasAlltoall",
     "RingKerasBarrier",
     "RingKerasBroadcast",
+    "RingKerasBroadcastPieces",
     "RingKerasCheckReductions",
     "RingKerasDepart",
 ]
