@@ -40,11 +40,11 @@ inline constexpr char kName[] = "name";
 inline constexpr char kCommunicator[] = "communicator";
 inline constexpr char kReduceOp[] = "reduce_op";
 inline constexpr char kRoot[] = "root";
-inline constexpr char kRoots[] = "roots";           // A list, by tensor.
+inline constexpr char kRoots[] = "roots";  // A list, by tensor.
 // Lists, by piece of what a broadcast puts together: see ../pieces.h.
 inline constexpr char kEnds[] = "ends";
 inline constexpr char kWholes[] = "wholes";
-inline constexpr char kOwn[] = "own";
+inline constexpr char kApart[] = "apart";
 inline constexpr char kIsBool[] = "is_bool";        // Travels as another type.
 inline constexpr char kWireDtype[] = "wire_dtype";  // -1: none.
 inline constexpr char kWaitFollows[] = "wait_follows";

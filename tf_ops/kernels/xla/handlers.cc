@@ -153,9 +153,9 @@ Status AddPieces(const ffi::Dictionary& attributes,
     wholes.push_back({result->untyped_data(),
                       static_cast<int64_t>(result->element_count())});
   }
-  return AddPieces(
-      {list(xla_calls::kEnds), list(xla_calls::kWholes), list(xla_calls::kOwn)},
-      own, wholes, request);
+  return AddPieces({list(xla_calls::kEnds), list(xla_calls::kWholes),
+                    list(xla_calls::kApart)},
+                   own, wholes, request);
 }
 
 // The request that a call's attributes, operands and results describe. What

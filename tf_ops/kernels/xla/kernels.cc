@@ -198,7 +198,7 @@ class BroadcastPiecesXlaKernel : public CollectiveXlaKernel {
     call.Set(xla_calls::kRoots, list_.roots);
     call.Set(xla_calls::kEnds, list_.pieces.ends);
     call.Set(xla_calls::kWholes, list_.pieces.wholes);
-    call.Set(xla_calls::kOwn, list_.pieces.own);
+    call.Set(xla_calls::kApart, list_.pieces.own);
     for (int i = 0; i < num_inputs(); ++i) {
       call.AddTensor(context->Input(i), false);
     }
