@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import keras
 import numpy as np
 import pytest
@@ -73,9 +75,11 @@ def test_what_is_put_together_is_what_keras_saves(tmp_path, make):
     numbers = iter(range(len(values)))
     for group in groups:
         group.values.update({name: next(numbers) for name in group.values})
-    weights = internals.write_groups(groups, lambda number: arrays[number])
+    file = io.BytesIO()
+    internals.write_groups(file, groups, lambda number: arrays[number])
     archive = internals.archive_without_weights(model)
-    (tmp_path / "ours.keras").write_bytes(internals.with_weights(archive, weights))
+    whole = internals.with_weights(archive, file.getvalue())
+    (tmp_path / "ours.keras").write_bytes(whole)
 
     assert contents(tmp_path / "ours.keras") == contents(tmp_path / "keras.keras")
     assert not internals.replacement(optimizer, internals.SAVE_VARIABLES)
