@@ -45,12 +45,14 @@ class PartCopy:
         self._memory = memory[begin : begin + nbytes]
         self._memory.fill(0)  # Else the first copy would have to wait for its pages.
         self._memory[end:] = np.frombuffer(tail, np.uint8)
-        # One call for all, traced here and not while a step waits. The tensors share
-        # the variables' memory, which no step changes before the copy is made.
+        # One call for all, traced and run for the first time here, and not while a step
+        # waits. The tensors share the variables' memory, which no step changes before
+        # the copy is made.
         self._variables = inner
         self._read = tf.function(
             lambda: [variable.read_value() for variable in inner], autograph=False
         ).get_concrete_function()
+        self._read()
 
     def take(self) -> memoryview:
         """The values that there are now; what was taken before is overwritten."""
