@@ -23,8 +23,8 @@ from ring_keras.optimizers.common_variables import common_accumulators, common_v
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.meeting_hook import meeting_optimizers
 from ring_keras.optimizers.parts_of_one_state import (
+    is_divided,
     require_parts_of_one_state,
-    sharded_steps,
 )
 from ring_keras.states.begun_accumulation import keep_own_accumulated
 from ring_keras.states.common_layers import agree_on_layers
@@ -151,11 +151,11 @@ class BroadcastBeforeSteps(CommonBeginning):
         )
         before = internals.constants(self._model)
         variables = common_variables(self._model, is_local)
-        sharded = sharded_steps(internals.optimizers_of(self._model))
+        optimizers = internals.optimizers_of(self._model)
         with self._dropped_work_told():
             broadcast_variables(variables, self._root_rank, process_set=process_set)
-        if sharded:  # On all ranks, which have the same variables in common.
-            require_parts_of_one_state(sharded, "start", process_set)
+        if is_divided(optimizers):  # On all: they have the same variables in common.
+            require_parts_of_one_state(optimizers, "start", process_set)
         common_start.set_started([*variables, *self._model.weights], process_set)
         if agree_on_layers(
             self._model,

@@ -26,8 +26,8 @@ from ring_keras.ops.data_order import living_orders, require_common_orders
 from ring_keras.ops.join import agreed_without_all
 from ring_keras.optimizers.common_variables import common_state, common_weights
 from ring_keras.optimizers.parts_of_one_state import (
+    is_divided,
     parts_of_different_states,
-    sharded_steps,
 )
 from ring_keras.optimizers.plan_agreement import Agreement
 from ring_keras.states.common_layers import agree_on_layers
@@ -142,7 +142,7 @@ def _require_same_steps(differing: list[Any], model: keras.Model | None) -> None
     keys = set(map(internals.variable_key, differing))
     for optimizer in internals.innermost(_optimizers(model)):
         count = internals.iterations(optimizer)
-        if sharded_steps([optimizer]) and internals.variable_key(count) in keys:
+        if is_divided([optimizer]) and internals.variable_key(count) in keys:
             raise parts_of_different_states(
                 f"ranks have taken different numbers of steps with '{optimizer.name}'"
             )

@@ -24,7 +24,10 @@ from ring_keras.optimizers.part_exchange import (
     same_bits,
     sources,
 )
-from ring_keras.optimizers.parts_of_one_state import parts_of_different_states
+from ring_keras.optimizers.parts_of_one_state import (
+    note_loaded,
+    parts_of_different_states,
+)
 from ring_keras.optimizers.state_division import Part, StateDivision, dtype_of
 from ring_keras.optimizers.update_hook import UpdateHook
 from ring_keras.values.objects import allgather_object
@@ -148,6 +151,7 @@ class KeptParts:
                     for holder, held, key in its
                 ]
                 part.variable.assign(np.concatenate(values).reshape(part.shape))
+        note_loaded(self._optimizers, 0)
         # Copies of others' parts stay, until all have copies of the new ones.
         self._copies.follow(number)
 

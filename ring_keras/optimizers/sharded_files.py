@@ -20,6 +20,9 @@ from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.broadcast import broadcast
 from ring_keras.ops.shards import shard_of
 from ring_keras.optimizers.parts_of_one_state import (
+    content_of,
+    loaded_content,
+    note_loaded,
     parts_of_different_states,
     require_parts_of_one_state,
 )
@@ -66,11 +69,7 @@ class ShardedFiles:
         _refuse_alone(self._optimizer)
         with _explained_if_others_stay_away(self._optimizer):
             _meet_to_save(self._process_set)
-            require_parts_of_one_state(
-                [int(internals.steps_done(self._optimizer)), len(variables)],
-                "save",
-                self._process_set,
-            )
+            require_parts_of_one_state([self._optimizer], "save", self._process_set)
 
         def write() -> tuple[None, None]:
             failure: Exception | None = None
@@ -121,13 +120,14 @@ class ShardedFiles:
         rank = self._process_set.ranks[self._process_set.rank()]
         for index, variable in enumerate(variables):
             _assign_own(variable, store[str(index)], rank)
+        values = [store[str(index)] for index in range(len(variables))]
+        note_loaded([self._optimizer], content_of(values))
         # What was loaded before is gone: no other rank is to get it.
         earlier = self._kept()
         if earlier is not None:
             earlier.pop(id(self._optimizer), None)
         if _loading.kept is not None:
-            values = [np.array(store[str(index)]) for index in range(len(variables))]
-            _loading.kept[id(self._optimizer)] = values
+            _loading.kept[id(self._optimizer)] = list(map(np.array, values))
             self._kept = weakref.ref(_loading.kept)
 
 
@@ -176,12 +176,15 @@ def give_loaded(
     """
     known = list(internals.with_inner(optimizers))
     # By place: how many variables it has here, and in what this rank has loaded.
-    own = [[len(one.variables), len(loaded.get(id(one), ()))] for one in known]
+    own = [
+        [len(one.variables), len(loaded.get(id(one), ())), loaded_content(one)]
+        for one in known
+    ]
     everyones = allgather_object(own, name="optimizer/loaded", process_set=process_set)
     its = everyones[process_set.position_of(root_rank)]
     for other, theirs in zip(process_set.ranks, everyones, strict=True):
-        counts, its_counts = ([count for count, _ in one] for one in (theirs, its))
-        if any(count for _, count in its) and counts != its_counts:
+        counts, its_counts = ([count for count, *_ in one] for one in (theirs, its))
+        if any(count for _, count, _ in its) and counts != its_counts:
             raise parts_of_different_states(
                 f"rank {root_rank} has restored optimizers of {its_counts} variables, "
                 f"and those of rank {other} have {counts}"
@@ -203,6 +206,7 @@ def give_loaded(
                 process_set=process_set,
             )
             _assign_own(variable, given, rank)
+        note_loaded([optimizer], its[place][2])
 
 
 def _require_shape(variable: Any, value: Any) -> None:

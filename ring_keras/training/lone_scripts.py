@@ -15,7 +15,7 @@ from ring_keras.job.process_set import has_process_sets
 from ring_keras.keras_internals import calls
 from ring_keras.optimizers.hooking import shards_state
 from ring_keras.optimizers.optimizer_hook import OptimizerHook
-from ring_keras.optimizers.parts_of_one_state import sharded_steps
+from ring_keras.optimizers.parts_of_one_state import is_divided
 from ring_keras.optimizers.sharded_files import failed_save_told
 from ring_keras.training.distributed_fit import DistributedFit
 from ring_keras.training.distributed_models import is_local_in, process_set_of
@@ -61,7 +61,7 @@ def _saved_together(model: keras.Model, filepath: Any) -> Together | None:
             "with shard_state=True, for now. Save to a path that ends in '.keras'. "
             f"Received: filepath={text!r}"
         )
-    if not sharded_steps(internals.optimizers_of(model)):
+    if not is_divided(internals.optimizers_of(model)):
         return contextlib.nullcontext()
     return failed_save_told(process_set_of(model), note_told)
 

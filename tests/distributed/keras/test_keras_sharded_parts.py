@@ -209,6 +209,67 @@ def test_parts_of_different_states_are_found(tmp_path, in_fit):
         assert "[RK348]" in text
 
 
+def trained(seed: int) -> keras.Model:
+    optimizer = ring.DistributedOptimizer(MAKERS["sgd"](), shard_state=True)
+    model = training.compile_model(build(seed), optimizer)
+    training.fit(model, shared_data(), training.BATCH)
+    return model
+
+
+def as_many_steps_worker(path: str, how: str) -> str:
+    """One rank has loaded another state, of as many steps."""
+    for name, seed in ("a", 1), ("b", 2):
+        trained(seed).save(f"{path}/{name}.keras")
+    own = f"{path}/{'a' if ring.rank() == 0 else 'b'}.keras"
+    if how == "divided later":
+        model = keras.models.load_model(own)
+        optimizer = ring.DistributedOptimizer(model.optimizer, shard_state=True)
+        training.compile_model(model, optimizer)
+    else:
+        model = trained(1)
+        if how == "two files" or ring.rank() == 0:
+            model.load_weights(own)
+    with pytest.raises(ring.RankMismatchError) as caught:
+        if how == "saved":
+            model.save(f"{path}/c.keras")
+        else:
+            training.fit(model, shared_data(), training.BATCH)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "second"),
+    [
+        ("two files", "one with the checksum"),
+        ("one file", "none"),
+        ("saved", "none"),
+        ("divided later", "one with the checksum"),
+    ],
+)
+def test_parts_of_states_of_as_many_steps_are_found(rank_pool, tmp_path, how, second):
+    for text in rank_pool(2).run(as_many_steps_worker, args=(str(tmp_path), how)):
+        assert "[RK348]" in text
+        assert "rank 0 has loaded one with the checksum" in text
+        assert f"rank 1 has loaded {second}" in text
+
+
+def one_state_worker(path: str) -> None:
+    """All ranks have loaded one state, from files of their own, some of them twice."""
+    model = trained(1)
+    model.save(f"{path}/{ring.rank()}.keras")
+    model.save(f"{path}/all.keras")
+    model = trained(2)
+    if ring.rank() == 0:
+        model.load_weights(f"{path}/all.keras")
+    model.load_weights(f"{path}/{ring.rank()}.keras")
+    training.fit(model, shared_data(), training.BATCH)
+    model.save(f"{path}/again.keras")
+
+
+def test_parts_of_one_state_in_several_files_belong_together(rank_pool, tmp_path):
+    rank_pool(2).run(one_state_worker, args=(str(tmp_path),))
+
+
 def some_ranks_worker() -> None:
     """Without state there is nothing else by which they would notice."""
     optimizer = ring.DistributedOptimizer(
