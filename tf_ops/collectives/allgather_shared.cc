@@ -26,9 +26,9 @@ class AllgatherShared : public SharedCollective {
   size_t max_pack_nbytes() const override {
     return std::min(nbytes_, round_nbytes_);
   }
-  void Pack(size_t round, char* slot) override {
+  void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     const Range piece = Piece({0, nbytes_}, round_nbytes_, round);
-    std::memcpy(slot, input_ + piece.begin, piece.size());
+    copy(slot, input_ + piece.begin, piece.size());
   }
 
   StatusOr<Rounds> Begin(const Participants& participants) override {

@@ -21,12 +21,12 @@ class AllreduceHierarchical : public HierarchicalReduction {
   }
 
  protected:
-  void Pack(size_t round, char* slot) override {
+  void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     const Range range = RoundBytes(round);
     tensors_.ForEach(
         range.begin, range.end,
         [&](const char* input, char*, size_t offset, size_t nbytes) {
-          reduction_.CopyIn(slot + offset, input, nbytes);
+          reduction_.CopyIn(slot + offset, input, nbytes, copy);
         });
   }
 

@@ -28,12 +28,12 @@ class AllreduceShared : public SharedCollective {
     return CeilDivide(tensors_.nbytes(), round_nbytes_);
   }
   size_t max_pack_nbytes() const override { return RoundBytes(0).size(); }
-  void Pack(size_t round, char* slot) override {
+  void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     const Range range = RoundBytes(round);
     tensors_.ForEach(
         range.begin, range.end,
         [&](const char* input, char*, size_t offset, size_t nbytes) {
-          reduction_.CopyIn(slot + offset, input, nbytes);
+          reduction_.CopyIn(slot + offset, input, nbytes, copy);
         });
   }
   StatusOr<Rounds> Begin(const Participants& participants) override {

@@ -34,12 +34,11 @@ class AlltoallShared : public SharedCollective {
   size_t max_pack_nbytes() const override {
     return pack_rounds() == 0 ? 0 : round_nbytes_;
   }
-  void Pack(size_t round, char* slot) override {
+  void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       const Range piece =
           Piece(SplitBytes(splits_, row_nbytes_, rank), piece_nbytes_, round);
-      std::memcpy(slot + rank * piece_nbytes_, input_ + piece.begin,
-                  piece.size());
+      copy(slot + rank * piece_nbytes_, input_ + piece.begin, piece.size());
     }
   }
 

@@ -28,12 +28,12 @@ class BroadcastShared : public SharedCollective {
   size_t max_pack_nbytes() const override {
     return std::min(longest(), round_nbytes_);
   }
-  void Pack(size_t round, char* slot) override {
+  void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     const Range range = RoundBytes(own(), round);
     own().ForEach(
         range.begin, range.end,
         [&](const char* input, char* output, size_t offset, size_t nbytes) {
-          std::memcpy(slot + offset, input, nbytes);
+          copy(slot + offset, input, nbytes);
           if (output != input) std::memcpy(output, input, nbytes);
         });
   }

@@ -69,7 +69,8 @@ inline uint64_t DecodeWindowOffset(std::string_view payload) {
 // Two let a rank pack while others read. Large ones are as many as come to a
 // mebibyte: what is packed again at once lies in the caches of the cores that
 // have read it, which have to hand it back line by line, and that takes longer
-// than fetching it from a cache that they share.
+// than fetching it from a cache that they share. (If they share none, see
+// streaming_choice.h.)
 constexpr size_t WindowSlots(size_t slot_nbytes) {
   constexpr size_t kLarge = size_t{64} << 10;
   constexpr size_t kWindow = size_t{1} << 20;

@@ -14,6 +14,7 @@
 #include "tf_ops/collectives/post_inbox.h"
 #include "tf_ops/collectives/post_route.h"
 #include "tf_ops/collectives/scheduler.h"
+#include "tf_ops/collectives/streaming_choice.h"
 #include "tf_ops/collectives/tuning.h"
 #include "tf_ops/common/status.h"
 #include "tf_ops/transport/mesh.h"
@@ -101,6 +102,9 @@ class Communicator {
   PostInbox& posts() { return posts_; }
   const PostRoute& post_route() const { return *post_route_; }
 
+  // How this rank writes what it shows the others of its host.
+  StreamingChoice& packing() { return packing_; }
+
   // Tells every other rank of this host that counters in shared memory changed.
   void NotifyAll();
 
@@ -156,6 +160,7 @@ class Communicator {
   std::optional<ControlTree> tree_;  // Unless connects_all().
   std::shared_ptr<nccl::DeviceCommunicator> device_;
   LaunchOrder* launch_order_ = nullptr;
+  StreamingChoice packing_;
   Status status_;
 };
 

@@ -102,7 +102,10 @@ Task HierarchicalReduction::Run(const Participants& participants) {
              Least(&Window::unpacked, windows_.size()) > round - kSlots;
     });
     if (!communicator_.status().ok()) break;
-    Pack(round, slot(local_rank_, round));
+    {
+      ShowingCopy copy(communicator_.packing());
+      Pack(round, slot(local_rank_, round), copy);
+    }
     Publish(&Window::packed, round + 1);
     under_way.Spawn([&] { return RunRound(round); });
   }

@@ -19,6 +19,7 @@
 #include "tf_ops/collectives/lane.h"
 #include "tf_ops/collectives/partition.h"
 #include "tf_ops/collectives/scaled_reduction.h"
+#include "tf_ops/collectives/streaming_choice.h"
 #include "tf_ops/collectives/wire_format.h"
 
 namespace ring_keras {
@@ -42,7 +43,7 @@ class HierarchicalReduction : public Collective {
   // All peers are there.
   virtual Status Begin() { return Status::Ok(); }
   // Puts what this rank has for a round into its slot, multiplied.
-  virtual void Pack(size_t round, char* slot) = 0;
+  virtual void Pack(size_t round, char* slot, ShowingCopy& copy) = 0;
   // The bytes of a slot that a lane reduces.
   virtual Range LaneBytes(size_t round, int lane) const = 0;
   // Which of these are of which host.

@@ -33,13 +33,13 @@ class ReduceScatterHierarchical : public HierarchicalReduction {
     return Status::Ok();
   }
 
-  void Pack(size_t round, char* slot) override {
+  void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     size_t at = 0;
     for (int lane = 0; lane < lane_count(); ++lane) {
       for (const std::vector<int>& host : communicator_.hosts()) {
         for (size_t i = lane; i < host.size(); i += lane_count()) {
           const Range slice = parts_.Slice(host[i], round);
-          parts_.CopyIn(reduction_, slice, slot + at);
+          parts_.CopyIn(reduction_, slice, slot + at, copy);
           at += slice.size();
         }
       }

@@ -25,10 +25,10 @@ class ReduceScatterShared : public SharedCollective {
   size_t max_pack_nbytes() const override {
     return pack_rounds() == 0 ? 0 : round_nbytes_;
   }
-  void Pack(size_t round, char* slot) override {
+  void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       parts_.CopyIn(reduction_, parts_.Slice(rank, round),
-                    slot + rank * piece_nbytes_);
+                    slot + rank * piece_nbytes_, copy);
     }
   }
 

@@ -41,6 +41,12 @@ struct Weighting {
   }
 };
 
+struct PlainCopy {
+  void operator()(void* to, const void* from, size_t nbytes) const {
+    std::memcpy(to, from, nbytes);
+  }
+};
+
 // Sizes are in bytes and whole elements.
 class ScaledReduction {
  public:
@@ -88,12 +94,14 @@ class ScaledReduction {
                : std::max(enough, std::scalbn(1.0, std::ilogb(postscale_)));
   }
 
-  // to = from * prescale; `to` may be `from`.
-  void CopyIn(void* to, const void* from, size_t nbytes) const {
+  // to = from * prescale, by `copy` if that is 1; `to` may be `from`.
+  template <typename Copy = PlainCopy>
+  void CopyIn(void* to, const void* from, size_t nbytes,
+              Copy&& copy = {}) const {
     if (prescale_ != 1.0) {
       Scale(dtype_, to, from, prescale_, nbytes / element_nbytes_);
     } else if (to != from && nbytes > 0) {
-      std::memcpy(to, from, nbytes);
+      copy(to, from, nbytes);
     }
   }
 

@@ -47,11 +47,13 @@ class ScatteredParts {
     return Piece(parts_[rank], slice_nbytes_, round);
   }
   // Puts a slice's values there, multiplied as before a reduction.
-  void CopyIn(const ScaledReduction& reduction, Range slice, char* to) const {
+  template <typename Copy = PlainCopy>
+  void CopyIn(const ScaledReduction& reduction, Range slice, char* to,
+              Copy&& copy = {}) const {
     tensors_.ForEach(
         slice.begin, slice.end,
         [&](const char* input, char*, size_t offset, size_t nbytes) {
-          reduction.CopyIn(to + offset, input, nbytes);
+          reduction.CopyIn(to + offset, input, nbytes, copy);
         });
   }
 

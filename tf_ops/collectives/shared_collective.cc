@@ -58,7 +58,10 @@ bool SharedCollective::CanUnpack() const {
 }
 
 void SharedCollective::PackNext() {
-  Pack(packed_, SlotOf(own_, packed_));
+  {
+    ShowingCopy copy(communicator_.packing());
+    Pack(packed_, SlotOf(own_, packed_), copy);
+  }
   ++packed_;
   SayPacked();
 }

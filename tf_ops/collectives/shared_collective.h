@@ -28,6 +28,7 @@
 #include <cstdint>
 
 #include "tf_ops/collectives/collective.h"
+#include "tf_ops/collectives/streaming_choice.h"
 
 namespace ring_keras {
 
@@ -58,7 +59,7 @@ class SharedCollective : public Collective {
   // bytes that the largest of them needs.
   virtual size_t pack_rounds() const = 0;
   virtual size_t max_pack_nbytes() const = 0;
-  virtual void Pack(size_t round, char* slot) = 0;
+  virtual void Pack(size_t round, char* slot, ShowingCopy& copy) = 0;
 
   // What Begin finds out.
   struct Rounds {

@@ -62,8 +62,8 @@ class SharedTensors::PlacesRound final : public SharedCollective {
   size_t max_pack_nbytes() const override {
     return places_.size() * sizeof(TensorPlace);
   }
-  void Pack(size_t, char* slot) override {
-    std::memcpy(slot, places_.data(), max_pack_nbytes());
+  void Pack(size_t, char* slot, ShowingCopy& copy) override {
+    copy(slot, places_.data(), max_pack_nbytes());
   }
   StatusOr<Rounds> Begin(const Participants&) override { return Rounds{1}; }
 
