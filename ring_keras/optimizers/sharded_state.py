@@ -192,9 +192,21 @@ class ShardedState:
             attributes[internals.AVERAGES] = before
 
     def _averaged(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Those of which there are averages, each with its own, as Keras pairs them."""
-        averages = internals.private(self._optimizer, internals.AVERAGES)
-        pairs = zip(variables, averages, strict=False)
+        """Those of which there are averages, each with its own.
+
+        Keras goes by their order, and `fit` ends with those that are not frozen.
+        """
+        averages = dict(
+            zip(
+                map(
+                    internals.variable_key,
+                    internals.trainable_variables(self._optimizer),
+                ),
+                internals.private(self._optimizer, internals.AVERAGES),
+                strict=True,
+            )
+        )
+        pairs = [(v, averages.get(internals.variable_key(v))) for v in variables]
         return [pair for pair in pairs if pair[1] is not None]
 
     def _share(

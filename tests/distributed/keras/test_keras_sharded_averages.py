@@ -170,3 +170,42 @@ def test_one_rank_alone_is_told_that_all_swap(rank_pool: Any) -> None:
     first, _ = pool.run(alone_worker)
 
     assert "on every rank, without `if ring.rank() == 0:`" in first
+
+
+def freezing_worker() -> None:
+    """Keras takes averages by their order, so alone it gives others' here."""
+    model = build(1)
+    optimizer = ring.DistributedOptimizer(
+        keras.optimizers.Adam(0.01, **AVERAGING), shard_state=True
+    )
+    data = ring.data.shard(training.dataset(64)).batch(training.BATCH)
+    training.compile_model(model, optimizer)
+    model.fit(data, verbose=0)
+    frozen = model.layers[0]
+    before = frozen.get_weights()
+    frozen.trainable = False
+    training.compile_model(model, optimizer)
+    swap = keras.callbacks.SwapEMAWeights()  # Takes each weight's own.
+    swap.set_model(model)
+    expected = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_end(self, logs: Any = None) -> None:
+            swap.on_test_begin()
+            expected.extend(v.numpy() for v in model.trainable_variables)
+            swap.on_test_end()
+
+    model.fit(data, verbose=0, callbacks=[Look()])
+
+    for found, average in zip(model.trainable_variables, expected, strict=True):
+        np.testing.assert_array_equal(found, average)
+    for found, value in zip(frozen.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, value)
+    everyones = ring.allgather_object(training.as_bytes(model.weights))
+    assert all(weights == everyones[0] for weights in everyones)
+
+
+def test_each_weight_gets_its_own_average_where_others_are_frozen(
+    rank_pool: Any,
+) -> None:
+    rank_pool(2).run(freezing_worker)
