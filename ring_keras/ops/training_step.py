@@ -166,8 +166,8 @@ def require_same_ranks() -> None:
     """
     if _scope.step is not None and _scope.step.weighted:
         raise RingKerasError(
-            "[RK416] the optimizer has another process set than the step, so all of "
-            f"its ranks count alike, {_WEIGHTED}. Give both the same process_set."
+            "[RK416] the optimizer has another process set than the step, "
+            f"{_WEIGHTED}, among other ranks. Give both the same process_set."
         )
 
 

@@ -102,11 +102,22 @@ class GradientReducer:
             self._low_rank.forget()
 
     def step_weight(self) -> StepWeight | None:
-        """How much this rank counts in the current step; None for all alike."""
+        """How much this rank counts in the current step; None for all alike.
+
+        Also among others than the step's ranks, as where `weighted_step` was not told:
+        each counts by its examples in any average.
+        """
         step = current_step()
         if step is None or self._options.op is not ReduceOp.AVERAGE:
             return None
-        return step.weight if step.process_set is self.process_set else None
+        if step.weight is None or self.has_ranks_of_step():
+            return step.weight
+        return StepWeight(step.weight.amount, self.process_set)
+
+    def has_ranks_of_step(self) -> bool:
+        """Whether those that reduce are those that take the current step together."""
+        step = current_step()
+        return step is not None and step.process_set is self.process_set
 
     def of_pass(
         self, gradients: Sequence[Gradient], sources: Sequence[Any]

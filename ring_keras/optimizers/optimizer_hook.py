@@ -213,7 +213,7 @@ class OptimizerHook:
             return
         if self.options.op is not ReduceOp.AVERAGE:
             require_unweighted(str(self.options.op.value))
-        elif self._reducer.step_weight() is None:
+        elif not self._reducer.has_ranks_of_step():
             require_same_ranks()
 
     def _loss_scale(self) -> Factor:
