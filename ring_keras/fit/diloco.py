@@ -160,7 +160,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         # As it is made: `fit` gives all ranks the first one's learning rate.
         self._outer_in_words = _in_words(self.outer_optimizer)
         compression = Compression.bf16 if wire == "bfloat16" else Compression.none
-        options = ReductionOptions(compression=compression)
+        options = ReductionOptions(compression=compression, meets=True)
         self._hook = MeetingHook(self, options, install_hook)
         self._hook.install()
         prepare_fits()

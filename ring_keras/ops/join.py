@@ -2,6 +2,8 @@
 
 import functools
 from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeAlias
 
 from ring_keras import _native
 from ring_keras.errors import CollectiveTimeoutError, PeerLostError, RankMismatchError
@@ -9,7 +11,17 @@ from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.values.objects import broadcast_object
 
-__all__ = ["agreed_without_all", "divided_plans", "join", "needed_in_updates"]
+__all__ = [
+    "WhyNeeded",
+    "agreed_without_all",
+    "join",
+    "needed_in_meetings",
+    "needed_in_updates",
+    "needed_plans",
+]
+
+WhyNeeded: TypeAlias = Callable[[int], RankMismatchError]
+"""Says why others cannot go on without a rank, which is in join()."""
 
 agreed_without_all: PerJob[defaultdict[int, dict[bytes, int]]] = PerJob(
     functools.partial(defaultdict, dict)
@@ -17,11 +29,10 @@ agreed_without_all: PerJob[defaultdict[int, dict[bytes, int]]] = PerJob(
 """By process set: plans of gradients on which some ranks have agreed while others were
 in join(), their numbers by their digests."""
 
-divided_plans: PerJob[defaultdict[int, set[int]]] = PerJob(
-    functools.partial(defaultdict, set)
+needed_plans: PerJob[defaultdict[int, dict[int, WhyNeeded]]] = PerJob(
+    functools.partial(defaultdict, dict)
 )
-"""By process set: numbers of the plans of gradients that optimizers follow whose
-updates the ranks divide."""
+"""By process set: plans that nobody follows without all ranks, and why. By number."""
 
 
 def join(*, process_set: ProcessSet | None = None) -> int:
@@ -47,7 +58,7 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     process sets. They fail on all ranks that enter them, with an error that names
     the rank that has joined. These ranks can continue. The steps of an optimizer with
     `shard_state=True` fail in the same way: a rank that has joined would not update its
-    part.
+    part. So do the meetings of one with `sync_every`: it would not take their weights.
 
     In `fit`, or if steps must count by their examples, use `ring_keras.data.join`
     instead.
@@ -74,10 +85,11 @@ def join(*, process_set: ProcessSet | None = None) -> int:
     """
     process_set = process_set or global_process_set
     communicator_id = process_set.communicator_id()
-    plans = sorted(divided_plans.of(current_job())[communicator_id])
-    why = str(needed_in_updates(current_job().rank)) if plans else ""
+    plans = needed_plans.of(current_job())[communicator_id]
+    reasons = dict.fromkeys(plans.values())
+    why = " ".join(str(reason(current_job().rank)) for reason in reasons)
     try:
-        last = _native.join(communicator_id, plans, why)
+        last = _native.join(communicator_id, sorted(plans), why)
     except (PeerLostError, CollectiveTimeoutError) as error:
         if plans:
             raise type(error)(f"{why} {error}") from error
@@ -95,6 +107,17 @@ def needed_in_updates(rank: int) -> RankMismatchError:
         "optimizer has shard_state=True: each rank updates a part of the weights for "
         "all. Iterate over ring_keras.data.join(dataset) on every rank, with which "
         "one without data takes part in each step, or leave out shard_state."
+    )
+
+
+def needed_in_meetings(rank: int) -> RankMismatchError:
+    """Why ranks that train apart cannot meet without this one, which is in join()."""
+    return RankMismatchError(
+        "[RK358] "
+        f"rank {rank} has run out of data and is in join(), and an optimizer has "
+        "sync_every: a rank that is not there where the others meet would go on with "
+        "other weights. Iterate over ring_keras.data.join(dataset) on every rank, with "
+        "which one without data meets the others."
     )
 
 

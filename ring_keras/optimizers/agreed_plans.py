@@ -114,7 +114,7 @@ class AgreedPlans:
                 own,
                 self._options.process_set,
                 self._places(gradients, sources),
-                shards_state=self._options.shard_state,
+                needs_all=self._options.needs_all,
             )
             order = None
             if agreement.of_all:

@@ -77,9 +77,10 @@ class PlainFlight(Flight):
         amount: tf.Tensor,
         compression: Compression,
         process_set: ProcessSet,
+        plan: int,
     ) -> None:
-        """Starts it; collective."""
-        with reduction_step(process_set):
+        """Starts it; collective. By a plan on which the ranks have agreed."""
+        with reduction_step(process_set, plan):
             for slot, (dtype, indices) in zip(
                 self._slots, self._indices.items(), strict=True
             ):

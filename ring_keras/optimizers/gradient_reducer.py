@@ -220,12 +220,17 @@ class GradientReducer:
                 gradients = self.of_examples(gradients, sources)
         return self.combine(gradients, sources, weight, factor, loss_scale, division)
 
-    def agree(self, sources: Sequence[Any]) -> None:
+    def agree(self, sources: Sequence[Any]) -> int:
         """Has the ranks agree on how a value for each variable travels; collective.
 
         Once for the same variables: `combine` asks nobody then.
+
+        Returns:
+            The number of their plan.
         """
-        self._plans.plan([tf.convert_to_tensor(one) for one in sources], sources)
+        values = [tf.convert_to_tensor(one) for one in sources]
+        _, agreed, _ = self._plans.plan(values, sources)
+        return agreed.agreement.number
 
     def combine(
         self,

@@ -49,7 +49,8 @@ class HostsApart:
                 # By the `fit` of another model, in which a rank failed.
                 _native.forget_given_up(one.communicator_id())
         self.senders = FirstOfHosts(sets[-1], self._own)
-        self._reducer = GradientReducer(ReductionOptions(process_set=self._own))
+        options = ReductionOptions(process_set=self._own, meets=True)
+        self._reducer = GradientReducer(options)
 
     @property
     def ranks(self) -> list[int]:

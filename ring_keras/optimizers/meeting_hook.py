@@ -11,6 +11,7 @@ from ring_keras.errors import RankMismatchError, RingKerasError
 from ring_keras.job.job import current_job
 from ring_keras.job.process_set import ProcessSet, generation
 from ring_keras.keras_internals import calls
+from ring_keras.ops.join import needed_in_meetings
 from ring_keras.optimizers.flights import PlainFlight, ThinFlight
 from ring_keras.optimizers.hosts_apart import HostsApart
 from ring_keras.optimizers.meeting_log import MeetingLog
@@ -42,6 +43,9 @@ class MeetingHook(OptimizerHook):
     """
 
     _flights: Sequence[PlainFlight | ThinFlight] = ()
+    _plans: Sequence[int] = ()
+    """Of the meeting of each fragment: the number on which the ranks have agreed."""
+
     _agreed_in: int | None = None
     """The generation whose ranks have agreed on the terms."""
 
@@ -101,8 +105,7 @@ class MeetingHook(OptimizerHook):
             refuse_summed_losses(self.op, [current_job().rank])
         if self._reducer.active:
             # Now, as the weights differ when they meet: they are compared with it.
-            for variables in fragments:
-                self._reducer.agree(variables)
+            self._plans = [self._reducer.agree(variables) for variables in fragments]
         weight = self.step_weight()
         return 1.0 if weight is None else weight.amount
 
@@ -146,7 +149,8 @@ class MeetingHook(OptimizerHook):
             return self._reducer.combine(values, variables, weight)
         left = [tf.convert_to_tensor(residual) for residual in residuals]
         averages = list(values)
-        senders = self._senders()
+        plan = self._reducer.agree(variables) if self._reducer.active else 0
+        senders = self._senders(plan)
         if senders is not None:
             amount = senders.amount(amount)
             if senders.process_set.included():
@@ -232,10 +236,12 @@ class MeetingHook(OptimizerHook):
         """
         self._changes_under_way[number].assign(change_square)
         flight = self._flights[number]
+        plan = self._plans[number] if self._reducer.active else 0
         if isinstance(flight, ThinFlight):
-            flight.depart(values, amount, self._senders())
+            flight.depart(values, amount, self._senders(plan))
         else:
-            flight.depart(values, amount, self.options.compression, self.process_set)
+            compression = self.options.compression
+            flight.depart(values, amount, compression, self.process_set, plan)
 
     def go_on(self, number: int, exchange: int, residuals: Sequence[Any]) -> None:
         """Between `depart` and `arrive`, where a flight takes several exchanges."""
@@ -255,11 +261,15 @@ class MeetingHook(OptimizerHook):
             return flight.arrive(residuals, self._senders())
         return flight.arrive(self.process_set)
 
-    def _senders(self) -> Senders | None:
-        """Those on a thin wire; None where this rank is alone."""
+    def _senders(self, plan: int = 0) -> Senders | None:
+        """Those on a thin wire; None where this rank is alone.
+
+        Args:
+            plan: That of the meeting, in its first exchange.
+        """
         if self.hosts is not None:
             return self.hosts.senders
-        return Senders(self.process_set) if self._reducer.active else None
+        return Senders(self.process_set, plan) if self._reducer.active else None
 
     def _agree(self, terms: Terms) -> None:
         with tf.init_scope():
@@ -268,16 +278,19 @@ class MeetingHook(OptimizerHook):
                 return
             self.drop_flights()  # Those of another job never arrive.
             everyones = allgather_object(
-                (terms, current_job().host),
+                (current_job().rank, terms, current_job().host),
                 name="far_apart/terms",
                 process_set=self.process_set,
             )
+            there = {rank for rank, _, _ in everyones}
+            for joined in sorted(set(self.process_set.ranks) - there):
+                raise needed_in_meetings(joined)
             require_same_terms(
                 self._optimizer.name,
-                [theirs for theirs, _ in everyones],
+                [theirs for _, theirs, _ in everyones],
                 self.process_set,
             )
-            hosts = [host for _, host in everyones]
+            hosts = [host for _, _, host in everyones]
             self._are_between_hosts = len(set(hosts)) > 1
             if self.hosts_are_apart:
                 self.hosts = HostsApart(hosts, self.process_set)

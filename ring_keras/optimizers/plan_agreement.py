@@ -17,7 +17,12 @@ from ring_keras.job.job import PerJob, current_job
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allgather import allgather_all
 from ring_keras.ops.common_order import refuse_crossed, warn_of_other_names
-from ring_keras.ops.join import agreed_without_all, divided_plans, needed_in_updates
+from ring_keras.ops.join import (
+    WhyNeeded,
+    agreed_without_all,
+    needed_in_updates,
+    needed_plans,
+)
 from ring_keras.optimizers.buckets import NO_GRADIENT, BucketPlan, bucket_name
 from ring_keras.optimizers.step_scope import reduction_step
 
@@ -67,7 +72,7 @@ def agree_on_plan(
     process_set: ProcessSet,
     places: Sequence[Places] = (),
     *,
-    shards_state: bool = False,
+    needs_all: WhyNeeded | None = None,
 ) -> Agreement:
     """Compares this rank's plan with the others'; collective, and cheap.
 
@@ -76,25 +81,26 @@ def agree_on_plan(
     error instead of waiting for each other.
 
     Once some ranks have agreed on a plan while others were in join(), no rank
-    asks again: some would not answer. Where the ranks divide the updates none agree
-    without all.
+    asks again: some would not answer. Where the ranks divide the updates, or meet, none
+    agree without all.
 
     Args:
         plan: This rank's.
         process_set: The ranks that reduce gradients together.
         places: Of each gradient's variable: of equal shapes it could be another.
-        shards_state: Whether the ranks divide the updates, too.
+        needs_all: Why no rank may be in join(); None if any may.
 
     Raises:
         RankMismatchError: On every rank, if two plans differ, or are of other
             variables. Names the first gradient on which they do; but if this is the
             only rank that asks, the collective. Or if some ranks alone would divide the
-            updates, or one that would is in join().
+            updates, or one that is needed is in join().
     """
     job, communicator_id = current_job(), process_set.communicator_id()
     without_all = agreed_without_all.of(job)[communicator_id]
     digest = plan.digest()
-    if digest in without_all and not shards_state:
+    shards_state = needs_all is needed_in_updates
+    if digest in without_all and needs_all is None:
         return Agreement(digest, without_all[digest], of_all=False)
     described = _describe(plan, places)
     own = _agreed_counts.of(job)[communicator_id].to_bytes(_COUNT_NBYTES, _ORDER)
@@ -119,11 +125,11 @@ def agree_on_plan(
     _agreed_counts.of(job)[communicator_id] = number
     # One that is in join() now has no plan.
     of_all = len(gathered) == process_set.size()
-    if shards_state:
+    if needs_all is not None:
         there = {int.from_bytes(theirs[_RANK], _ORDER) for theirs in gathered}
         for joined in sorted(set(process_set.ranks) - there):
-            raise needed_in_updates(joined)
-        divided_plans.of(job)[communicator_id].add(number)
+            raise needs_all(joined)
+        needed_plans.of(job)[communicator_id][number] = needs_all
     elif not of_all:
         without_all[digest] = number
     return Agreement(digest, number, of_all)

@@ -8,6 +8,7 @@ import keras
 
 from ring_keras import keras_internals as internals
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.ops.join import WhyNeeded, needed_in_meetings, needed_in_updates
 from ring_keras.states.local_variables import layers_of, refuse_global_clipnorm
 from ring_keras.values.compression import Compression, Compressor, PowerSGD
 from ring_keras.values.reduce_op import ReduceOp
@@ -46,6 +47,8 @@ class ReductionOptions:
     average_aggregated_gradients: bool = False
     shard_state: bool = False
     fused_update: bool = True
+    meets: bool = False
+    """Whether it is of ranks that train apart, and what they reduce is no gradient."""
 
     @classmethod
     def read(
@@ -87,6 +90,13 @@ class ReductionOptions:
         if self.average_aggregated_gradients:
             return 1.0
         return float(self.backward_passes_per_step)
+
+    @property
+    def needs_all(self) -> WhyNeeded | None:
+        """Why no rank may be in join(); None if any may."""
+        if self.shard_state:
+            return needed_in_updates
+        return needed_in_meetings if self.meets else None
 
     @property
     def keeps_local(self) -> bool:

@@ -7,6 +7,7 @@ import tensorflow as tf
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.allreduce import allreduce
 from ring_keras.ops.broadcast import grouped_broadcast
+from ring_keras.ops.grouped_allreduce import grouped_allreduce
 from ring_keras.ops.step import one_step
 from ring_keras.optimizers.step_scope import StepWeight, reduction_step
 from ring_keras.values.reduce_op import ReduceOp
@@ -19,14 +20,16 @@ class Senders:
 
     Args:
         process_set: Those that send.
+        plan: On which they have agreed; 0: none.
     """
 
-    def __init__(self, process_set: ProcessSet) -> None:
+    def __init__(self, process_set: ProcessSet, plan: int = 0) -> None:
         self.process_set = process_set
+        self._plan = plan
 
     def step(self) -> contextlib.AbstractContextManager[None]:
         """Of collectives among those that send."""
-        return reduction_step(self.process_set)
+        return reduction_step(self.process_set, self._plan)
 
     def amount(self, amount: tf.Tensor) -> tf.Tensor:
         """How much what this rank may send counts, if it counts so much itself."""
@@ -34,7 +37,14 @@ class Senders:
 
     def share(self, amount: tf.Tensor) -> tf.Tensor:
         """The part of the average, of an amount of all; collective, in a step."""
-        return StepWeight(amount, self.process_set).share() / self.process_set.size()
+        with tf.device("CPU:0"):
+            (total,) = grouped_allreduce(
+                [amount],
+                ReduceOp.SUM,
+                name="far_apart/amount",
+                process_set=self.process_set,
+            )
+            return tf.math.divide_no_nan(amount, total)
 
     def hand_on(self, averages: list[tf.Tensor]) -> list[tf.Tensor]:
         """From those that have sent to all; those of others are of any value."""
