@@ -77,6 +77,15 @@ class Resume(keras.callbacks.Callback):
         self._done = 0
         self._epoch = 0
 
+    def loses_passes(self, callbacks: list[keras.callbacks.Callback]) -> bool:
+        """Whether a file may be from the middle of what a tape has added up.
+
+        That is where one of Keras's callbacks saves after so many batches.
+        """
+        # Of RootOnly.
+        inside = [getattr(callback, "callback", callback) for callback in callbacks]
+        return any(getattr(one, "save_freq", "epoch") != "epoch" for one in inside)
+
     def at_epoch(self, listener: Callable[[int], Any]) -> None:
         """Has a function called with the number of each epoch, before it begins."""
         self._listeners.append(listener)

@@ -32,7 +32,7 @@ class PassesSeen:
         if lost_by and self.most > 1:
             raise ValueError(
                 "[RK522] "
-                f"ring_keras.callbacks.{lost_by} has training go on in the middle of "
+                f"ring_keras.{lost_by} has training go on in the middle of "
                 "several passes, and a DistributedGradientTape with "
                 f"backward_passes_per_step={self.most} keeps what it has added up "
                 "where nothing saves it. Leave out backward_passes_per_step: give the "
@@ -55,7 +55,7 @@ def passes_watched(seen: PassesSeen, lost_by: str) -> Iterator[None]:
 
     Args:
         seen: Takes down what they add up.
-        lost_by: The name of a callback that loses it; empty if none does.
+        lost_by: A callback that loses it, such as "data.Resume"; empty if none does.
 
     Raises:
         ValueError: If there is such a callback, and anything is added up.

@@ -138,11 +138,12 @@ class TrainFunction:
 
 
 def _loses_passes(callbacks: keras.callbacks.CallbackList) -> str:
-    """The name of the first of them that goes on without what tapes have added up."""
+    """The first of them that goes on without what tapes have added up, in ring_keras."""
     for callback in callbacks.callbacks:
         loses = getattr(callback, "loses_passes", None)
         if loses is not None and loses(callbacks.callbacks):
-            return type(callback).__name__
+            room = type(callback).__module__.split(".")[1]
+            return f"{room}.{type(callback).__name__}"
     return ""
 
 

@@ -105,6 +105,12 @@ def lost_passes_worker(directory, run_eagerly):
             "Checkpoint": lambda: ring.callbacks.Checkpoint(f"{directory}/parts"),
             "Preemption": lambda: ring.callbacks.Preemption(f"{directory}/backup"),
             "Resume": lambda: resume,
+            "BackupAndRestore": lambda: keras.callbacks.BackupAndRestore(
+                f"{directory}/keras", save_freq=1
+            ),
+            "ModelCheckpoint": lambda: keras.callbacks.ModelCheckpoint(
+                f"{directory}/kept.keras", save_freq=1
+            ),
         }
         data = ring.data.shard(training.dataset(16), seed=1, resume=resume).batch(4)
         callbacks = [ring.callbacks.BroadcastGlobalVariables()]
@@ -124,10 +130,15 @@ def lost_passes_worker(directory, run_eagerly):
     good = [said(model), said(model, "Preemption"), said(model, "Resume")]
     refused = {
         # There are steps left that Resume does not pass over.
-        (when, names[0]): said(
+        (by, when, *names): said(
             model if when == "later" else new_model(), *names, epochs=99
         )
-        for names in (("Checkpoint",), ("Preemption", "Resume"))
+        for by, *names in (
+            ("callbacks.Checkpoint", "Checkpoint"),
+            ("callbacks.Preemption", "Preemption", "Resume"),
+            ("data.Resume", "BackupAndRestore", "Resume"),
+            ("data.Resume", "Resume", "ModelCheckpoint"),
+        )
         for when in ("first", "later")
     }
     return good, refused
@@ -139,6 +150,7 @@ def test_passes_of_a_tape_are_not_lost_in_silence(rank_pool, tmp_path, run_eager
 
     for good, refused in results:
         assert good == ["", "", ""]
-        for (_, name), text in refused.items():
-            assert f"[RK522] ring_keras.callbacks.{name} " in text
+        assert len(refused) == 8
+        for (name, *_), text in refused.items():
+            assert f"[RK522] ring_keras.{name} " in text
             assert "gradient_accumulation_steps=2" in text
