@@ -95,6 +95,7 @@ class Checkpoint(keras.callbacks.Callback):
     """
 
     ranks_meet_in = ("fit",)
+    says_place = True
 
     def __init__(
         self,

@@ -140,6 +140,10 @@ class Resume(keras.callbacks.Callback):
             internals.set_initial_epoch(self.model, None)  # Of other messages.
         if fit is not None:
             fit.when(Moment.ALL_HAVE_BEGUN, self, self._require_restored_before)
+            listed = calls.calling_callback_list()
+            assert listed is not None
+            if not any(getattr(one, "says_place", False) for one in listed.callbacks):
+                fit.when(Moment.FIRST_EXECUTION_IS_DONE, self, self._require_one_update)
             fit.when(Moment.STEPS_END, self, lambda: self._end_steps(passes))
             fit.skip(self._executions(step))
 
@@ -172,6 +176,21 @@ class Resume(keras.callbacks.Callback):
                 f"The model had taken {self._done} steps when ring_keras.data.Resume "
                 f"began, and has taken {done} now. List Resume in fit()'s callbacks "
                 "after the one that restores the model."
+            )
+
+    def _require_one_update(self) -> None:
+        """Refuses a step that counts as several: its number would be another place."""
+        optimizers = internals.training_optimizers(self.model)
+        steps = min(map(internals.steps_done, optimizers), default=0) - self._done
+        if steps > self.model.steps_per_execution:
+            raise ValueError(
+                "[RK512] "
+                "ring_keras.data.Resume reads off the optimizer how many batches a "
+                f"model has been trained on, and it has counted {steps} steps where "
+                f"fit() has taken {self.model.steps_per_execution}: the model's "
+                "train_step() calls its apply() several times. Save by "
+                "ring_keras.callbacks.Checkpoint, which says itself where it was made, "
+                "or leave Resume out."
             )
 
     def _require_no_other_epoch(self, epoch: int) -> None:
