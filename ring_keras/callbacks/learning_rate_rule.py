@@ -1,6 +1,7 @@
 """Sets the learning rate of every step from a function of the step's number."""
 
 import abc
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,8 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         self._steps_now = self._steps_before = 0
         self._batches = 0
         self._batches_before_epoch = 0
+        # After its first executions: the batches, and the steps of the optimizers.
+        self._first_counts: list[tuple[int, int]] = []
         fit_side().prepare_callbacks()
 
     @abc.abstractmethod
@@ -68,6 +71,11 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
 
         Steps that only accumulate gradients count like others.
         """
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether the rate follows from the epoch."""
+        return True
 
     def steps_per_update(self) -> int:
         """How many steps an optimizer takes for one update."""
@@ -100,6 +108,7 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         self.rates = rates
         self._initial_epoch = None
         self._batches = self._batches_before_epoch = 0
+        self._first_counts = []
         training = internals.training_optimizers(self.model)
         self._skips = any(
             isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -166,6 +175,33 @@ class LearningRateRule(keras.callbacks.Callback, abc.ABC):
         # The last execution of an epoch has no more steps than the epoch.
         steps = (self.params or {}).get("steps") or batch + 1
         self._batches = self._batches_before_epoch + min(batch + 1, steps)
+        if self.counts_epochs and not self.steps_per_epoch and not is_elastic():
+            self._require_one_step_of_batch()
+
+    def _require_one_step_of_batch(self) -> None:
+        """Refuses to tell epochs by steps where `fit` counts fewer batches.
+
+        A callback may take a single step in between.
+        """
+        if len(self._first_counts) > 2:
+            return
+        self._first_counts.append((self._batches, self.steps_taken()))
+        taken = [
+            (later - earlier, after - before)
+            for (earlier, before), (later, after) in itertools.pairwise(
+                self._first_counts
+            )
+        ]
+        if len(taken) < 2 or any(steps <= batches for batches, steps in taken):
+            return
+        batches, steps = taken[-1]
+        raise ValueError(
+            "[RK621] "
+            f"{type(self).__name__} tells epochs by the optimizer's steps, and that "
+            f"has taken {steps} in {batches} batches of fit(), as where a train_step() "
+            "calls its apply() several times: epochs would seem to be over too soon. "
+            "Pass steps_per_epoch to the callback, in steps of the optimizer."
+        )
 
     def count_batch(self) -> None:
         """Another one has been taken, of which Keras has not called back yet."""

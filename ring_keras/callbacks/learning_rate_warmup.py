@@ -70,6 +70,11 @@ class LearningRateWarmup(LearningRateRule):
         self.verbose = verbose
         self._ramping = False
 
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether the ramp has a length in epochs."""
+        return self.warmup_epochs is not None
+
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Notes whether the ramp goes on in this epoch."""
         super().on_epoch_begin(epoch, logs)

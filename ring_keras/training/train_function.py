@@ -138,7 +138,7 @@ class TrainFunction:
 
 
 def _loses_passes(callbacks: keras.callbacks.CallbackList) -> str:
-    """The first of them that goes on without what tapes have added up, in ring_keras."""
+    """The first of them that goes on without what tapes add up; where it is in ours."""
     for callback in callbacks.callbacks:
         loses = getattr(callback, "loses_passes", None)
         if loses is not None and loses(callbacks.callbacks):

@@ -72,3 +72,30 @@ def test_a_place_is_not_read_off_several_updates(
     rank_pool: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     rank_pool(2).run(place_worker, args=(str(tmp_path), options))
+
+
+def rates(steps_per_epoch: int | None, **options: Any) -> list[float]:
+    callbacks = [
+        ring.callbacks.LearningRateWarmup(
+            0.1, warmup_epochs=2, steps_per_epoch=steps_per_epoch
+        ),
+        ring.callbacks.LearningRateSchedule(
+            0.1, 0.1, start_epoch=3, steps_per_epoch=steps_per_epoch
+        ),
+    ]
+    _, history = fit(callbacks, ring.data.Resume(), epochs=4, **options)
+    return history["learning_rate"]
+
+
+def rates_worker(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\[RK621\] LearningRateWarmup tells epochs"):
+        rates(None, **options)
+    found = rates(2 * STEPS, **options)
+    assert found[1:] == pytest.approx([0.2, 0.2, 0.02], rel=0.1)
+
+
+@pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=str)
+def test_epochs_are_not_told_by_several_updates(
+    rank_pool: Any, options: dict[str, Any]
+) -> None:
+    rank_pool(2).run(rates_worker, args=(options,))
