@@ -78,11 +78,17 @@ class BroadcastBeforeSteps(CommonBeginning):
         if not has_peers(process_set):
             return
         warn_of_shared_files(callbacks, self._model, process_set)
-        mine = internals.initial_epoch(self._model), self._steps()
+        apart = meeting_optimizers(self._model)
+        were_set = [one.weights_were_set() for one in apart]
+        mine = internals.initial_epoch(self._model), self._steps(), were_set
         everyones = allgather_object(mine, name="fit/begin", process_set=process_set)
         root = process_set.position_of(self._root_rank)
-        self._tell_of_steps_lost([steps for _, steps in everyones], root, process_set)
+        self._tell_of_steps_lost([one[1] for one in everyones], root, process_set)
         internals.set_initial_epoch(self._model, everyones[root][0])
+        for optimizer, was_set in zip(apart, everyones[root][2], strict=True):
+            if was_set and optimizer.built:
+                # They are no change since the ranks met, which a `fit` has left.
+                optimizer.begin_window()
         # Another callback may have had a new train function made since.
         _, function = attach(self._model)
         function.before_next_call = self._broadcast

@@ -433,6 +433,25 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         """
         self._hook.drop_flights()
 
+    def note_left(self) -> None:
+        """A `fit` is over, maybe by an error between two meetings."""
+        self._hook.forget_left()
+        if self.is_apart:
+            self._hook.note_left(int(self._iterations), self._trainable_variables)
+
+    def weights_were_set(self) -> bool:
+        """Whether somebody has, after a `fit` that was left between two meetings."""
+        return self.is_apart and self._hook.were_set_since(
+            int(self._iterations), self._trainable_variables
+        )
+
+    def begin_window(self) -> None:
+        """From here, and with the weights that there are, changes are counted."""
+        self.drop_flights()
+        for fragment in self._fragments:
+            fragment.forget_own()
+        self._window.begin()
+
     def go_on_with(self, own: Mapping[Hashable, Any] | None) -> None:
         """Takes this rank's place in a window, where all have one rank's variables.
 
@@ -471,6 +490,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
     def load_own_variables(self, store: Any) -> None:
         """Also forgets the meetings that are under way: they are of other weights."""
         super().load_own_variables(store)
+        self._hook.forget_left()
         self.drop_flights()
 
     def _meet_all(self, are_apart: Sequence[tf.Tensor]) -> None:
@@ -543,6 +563,7 @@ class DiLoCo(keras.optimizers.Optimizer):  # type: ignore[misc]  # Untyped.
         pairs = list(zip(self.variables, weights, strict=True))
         for variable, weight in pairs:
             variable.assign(weight)
+        self._hook.forget_left()
         self.drop_flights()
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:

@@ -25,6 +25,7 @@ from ring_keras.optimizers.wires import (
     sent_nbytes,
     thin_wire,
 )
+from ring_keras.states.weight_digests import digests
 from ring_keras.values.objects import allgather_object
 
 __all__ = [
@@ -48,6 +49,9 @@ class MeetingHook(OptimizerHook):
 
     _agreed_in: int | None = None
     """The generation whose ranks have agreed on the terms."""
+
+    _left_with: tuple[int, list[int]] | None = None
+    """The steps, and digests of the weights, with which a `fit` has left them apart."""
 
     hosts: HostsApart | None = None
     """Where hosts train apart, and not each rank; known once the ranks have agreed."""
@@ -218,6 +222,20 @@ class MeetingHook(OptimizerHook):
         """
         for flight in self._flights:
             flight.forget()
+
+    def note_left(self, steps: int, weights: Sequence[Any]) -> None:
+        """A `fit` has ended after so many steps, in which the ranks had not met."""
+        self._left_with = steps, digests(weights)
+
+    def forget_left(self) -> None:
+        """There is no such `fit`, or what it has left is gone."""
+        self._left_with = None
+
+    def were_set_since(self, steps: int, weights: Sequence[Any]) -> bool:
+        """Whether the weights are others after as many steps as were noted."""
+        if self._left_with is None or self._left_with[0] != steps:
+            return False
+        return self._left_with[1] != digests(weights)
 
     def depart(
         self,

@@ -179,6 +179,7 @@ class DistributedFit(keras.callbacks.Callback):
             fit.set_model(callbacks.model)
             callbacks.callbacks.append(fit)
             fit.when_call_is_over(fit._forget_epoch)
+            fit.when_call_is_over(fit._note_left)
         fit._members[id(callback)] = type(callback).__name__
         fit._have_met = have_met()
         return fit
@@ -205,6 +206,10 @@ class DistributedFit(keras.callbacks.Callback):
     def _forget_epoch(self) -> None:
         # Keras keeps it, and the next `fit` would begin there, too.
         internals.set_initial_epoch(self.model, None)
+
+    def _note_left(self) -> None:
+        for optimizer in meeting_optimizers(self.model):
+            optimizer.note_left()
 
     def ranks_take_ones_state(self) -> None:
         """All ranks are about to have the same variables."""
