@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ring_keras._autograph import leave_unconverted
+from ring_keras._call_order import order_calls
 from ring_keras._version import __version__
 
 _PACKAGE_DIR = Path(__file__).resolve().parent
@@ -79,6 +80,7 @@ def ops() -> ModuleType:
             raise
         raise ImportError(f"{_mismatch_message(tf.__version__)} ({error})") from None
     leave_unconverted(__package__)
+    order_calls()
     return library
 
 

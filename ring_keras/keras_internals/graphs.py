@@ -11,6 +11,7 @@ from ring_keras.keras_internals.names import TRACED_IN_TRAIN_FUNCTION
 __all__ = [
     "is_branch",
     "is_for_xla",
+    "is_gradient_of_branch",
     "new_scalar",
     "runs_on_chosen_device",
     "trace_train_function",
@@ -23,6 +24,22 @@ def is_branch(graph: Any) -> bool:
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
     return isinstance(graph, ControlFlowFuncGraph)
+
+
+def is_gradient_of_branch(graph: Any) -> bool:
+    """Whether it is the gradient of a branch, in which no other variables can be used.
+
+    Or a branch inside of one.
+    """
+    from tensorflow.python.ops.cond_v2 import _CondGradFuncGraph
+    from tensorflow.python.ops.while_v2 import _WhileBodyGradFuncGraph
+
+    kinds = (_CondGradFuncGraph, _WhileBodyGradFuncGraph)
+    while is_branch(graph):
+        if isinstance(graph, kinds):
+            return True
+        graph = graph.outer_graph
+    return False
 
 
 def is_for_xla(graph: Any) -> bool:

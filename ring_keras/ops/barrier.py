@@ -5,6 +5,7 @@ import tensorflow as tf
 from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
+from ring_keras.ops.branch_order import in_branch_order
 from ring_keras.ops.request_names import in_unordered_graph, to_request_name
 from ring_keras.values.arguments import to_communicator
 
@@ -37,8 +38,9 @@ def barrier(
         PeerLostError: If a rank died or left.
         CollectiveTimeoutError: If a rank stays silent too long.
     """
-    operation = _libraries.ops().ring_keras_barrier(
-        request_name=to_request_name(name, "barrier", []),
-        communicator_id=to_communicator(process_set),
-    )
+    with in_branch_order():
+        operation = _libraries.ops().ring_keras_barrier(
+            request_name=to_request_name(name, "barrier", []),
+            communicator_id=to_communicator(process_set),
+        )
     return operation if in_unordered_graph() else None

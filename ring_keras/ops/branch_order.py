@@ -6,18 +6,25 @@ TensorFlow hands in and takes out. Without that, XLA would order collectives in 
 branch by their data alone: a rank whose batch is empty, or of another size, might begin
 them in another order than the other ranks.
 
-This is for steps (`one_step`), which an optimizer has in a condition that accumulates
-gradients. A collective of a user's own in a branch is ordered by its data.
+A `tf.function` that a branch calls has no part in this, nor has the gradient of a
+branch: their collectives are ordered by their data.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from ring_keras import _libraries
-from ring_keras.keras_internals.graphs import is_branch, is_for_xla, new_scalar
+from ring_keras.keras_internals.graphs import (
+    is_branch,
+    is_for_xla,
+    is_gradient_of_branch,
+    new_scalar,
+)
 
-__all__ = ["begin_collectives", "end_collectives"]
+__all__ = ["begin_collectives", "end_collectives", "in_branch_order"]
 
 # Of a graph: that it has taken the token in; that the last one is in the variable; and,
 # of the outermost, the variable.
@@ -26,12 +33,20 @@ _IS_OUT = "_ring_keras_order_is_out"
 _VARIABLE = "_ring_keras_order"
 
 
+@contextlib.contextmanager
+def in_branch_order() -> Iterator[None]:
+    """Keeps the place of the collectives that are traced inside."""
+    begin_collectives()
+    yield
+    end_collectives()
+
+
 def begin_collectives() -> None:
     """Has those that are traced now come after all that were traced before."""
     if tf.executing_eagerly():
         return
     graph = tf.compat.v1.get_default_graph()
-    if not is_for_xla(graph):
+    if not _has_order(graph):
         return
     if is_branch(graph) and not getattr(graph, _HAS_TAKEN, False):
         with graph.outer_graph.as_default():
@@ -48,8 +63,12 @@ def end_collectives() -> None:
     if tf.executing_eagerly():
         return
     graph = tf.compat.v1.get_default_graph()
-    if is_for_xla(graph) and is_branch(graph):
+    if _has_order(graph) and is_branch(graph):
         _variable(graph).assign(_libraries.ops().ring_keras_give_order())
+
+
+def _has_order(graph: Any) -> bool:
+    return is_for_xla(graph) and not is_gradient_of_branch(graph)
 
 
 def _put_out() -> None:

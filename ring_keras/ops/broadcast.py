@@ -8,6 +8,7 @@ from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import TensorLike, to_root, to_tensor
+from ring_keras.ops.branch_order import in_branch_order
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.values.arguments import to_communicator
 
@@ -92,10 +93,11 @@ def _broadcast(
             "`root_rank` of grouped_broadcast must be one rank, or one for each "
             f"tensor. Received: {len(ranks)} ranks, {len(tensors)} tensors"
         )
-    copies: list[tf.Tensor] = _libraries.ops().ring_keras_broadcast(
-        tensors=tensors,
-        roots=[to_root(one, process_set) for one in ranks],
-        request_name=to_request_name(name, function, tensors),
-        communicator_id=to_communicator(process_set),
-    )
+    with in_branch_order():
+        copies: list[tf.Tensor] = _libraries.ops().ring_keras_broadcast(
+            tensors=tensors,
+            roots=[to_root(one, process_set) for one in ranks],
+            request_name=to_request_name(name, function, tensors),
+            communicator_id=to_communicator(process_set),
+        )
     return copies

@@ -6,6 +6,7 @@ from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet
 from ring_keras.ops.arguments import Factor, TensorLike, to_factor, to_tensor
+from ring_keras.ops.branch_order import in_branch_order
 from ring_keras.ops.request_names import to_request_name
 from ring_keras.values.arguments import to_communicator, to_reduce_op
 from ring_keras.values.reduce_op import ReduceOp
@@ -54,11 +55,12 @@ def reducescatter(
         CollectiveTimeoutError: If a rank stays silent too long.
     """
     tensor = to_tensor(tensor, "reducescatter")
-    return _libraries.ops().ring_keras_reduce_scatter(
-        tensor=tensor,
-        prescale=to_factor(prescale_factor),
-        postscale=to_factor(postscale_factor),
-        reduce_op=to_reduce_op(op, tensor.dtype.name, "reducescatter"),
-        request_name=to_request_name(name, "reducescatter", [tensor]),
-        communicator_id=to_communicator(process_set),
-    )
+    with in_branch_order():
+        return _libraries.ops().ring_keras_reduce_scatter(
+            tensor=tensor,
+            prescale=to_factor(prescale_factor),
+            postscale=to_factor(postscale_factor),
+            reduce_op=to_reduce_op(op, tensor.dtype.name, "reducescatter"),
+            request_name=to_request_name(name, "reducescatter", [tensor]),
+            communicator_id=to_communicator(process_set),
+        )

@@ -15,6 +15,11 @@ import tensorflow as tf
 from absl import logging
 
 from ring_keras.job.job import PerJob, job_or_none
+from ring_keras.keras_internals.graphs import (
+    is_branch,
+    is_for_xla,
+    is_gradient_of_branch,
+)
 
 __all__ = [
     "has_combined",
@@ -102,9 +107,16 @@ def name_after(tensors: Sequence[Any], function: str) -> str | None:
 
 def unique_in_graph(name: str) -> str:
     """`name`, with a number behind it if the graph has used it; as it is elsewhere."""
-    if not in_unordered_graph():
+    if tf.executing_eagerly():
         return name
     graph = tf.compat.v1.get_default_graph()
+    if is_for_xla(graph) and is_gradient_of_branch(graph):
+        # It has no place among those outside: `branch_order`.
+        while is_branch(graph):
+            graph = graph.outer_graph
+        return _unique(f"{name}/branch", graph)
+    if not _is_unordered(graph):
+        return name
     # The branches of a tf.cond share the names of its graph. What surrounds the graph
     # of a function's gradients runs in order: each time those are traced, as by one
     # rank alone, they have the same names.
@@ -114,6 +126,10 @@ def unique_in_graph(name: str) -> str:
         if is_in_order and not (is_function and _is_unordered(outer)):
             break
         graph = outer
+    return _unique(name, graph)
+
+
+def _unique(name: str, graph: Any) -> str:
     used = _names_of_graphs.setdefault(graph, set())
     unique, number = name, 0
     while unique in used:

@@ -22,6 +22,7 @@ from absl import logging
 from ring_keras import keras_internals as internals
 from ring_keras.errors import RingKerasError
 from ring_keras.keras_internals.graphs import is_branch
+from ring_keras.ops.branch_order import in_branch_order
 from ring_keras.ops.step import in_a_step, in_order
 
 __all__ = [
@@ -96,7 +97,8 @@ def in_training_step() -> Iterator[None]:
     """
     step = _scope.step
     if step is None or step.graph is not _graph():
-        yield
+        with in_branch_order():
+            yield
         return
     with in_order(), in_a_step():
         yield

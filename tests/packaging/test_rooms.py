@@ -110,6 +110,7 @@ PACKAGE_DIR = ROOT_DIR / "ring_keras"
 FACE = {
     "__init__",
     "_autograph",
+    "_call_order",
     "_causes",
     "_codes",
     "_libraries",
