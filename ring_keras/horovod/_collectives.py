@@ -24,6 +24,7 @@ from ring_keras.horovod._op import to_op
 from ring_keras.horovod._reduction import name_of_member, reduce_tensors
 from ring_keras.job.process_set import ProcessSet, global_process_set
 from ring_keras.ops.allgather import allgather_all
+from ring_keras.ops.allreduce import gather_indices
 from ring_keras.ops.request_names import name_after
 from ring_keras.values.reduce_op import Average, ReduceOp, Sum
 
@@ -291,9 +292,10 @@ def _allreduce_slices(
         name=name_of_member(name, "values"),
         process_set=process_set,
     )
-    indices = allgather_all(
-        slices.indices, name=name_of_member(name, "indices"), process_set=process_set
-    )
+    where = name_of_member(name, "indices")
     if op == Average:
-        values = values / process_set.size()
+        indices, count = gather_indices(slices.indices, where, process_set)
+        values = values / tf.cast(count, values.dtype)
+    else:
+        indices = allgather_all(slices.indices, name=where, process_set=process_set)
     return tf.IndexedSlices(values, indices, slices.dense_shape)

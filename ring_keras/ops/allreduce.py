@@ -5,6 +5,7 @@ import tensorflow as tf
 from ring_keras import _libraries
 from ring_keras.errors import translated
 from ring_keras.job.process_set import ProcessSet, global_process_set
+from ring_keras.keras_internals.graphs import is_for_xla
 from ring_keras.ops.adasum import adasum, is_adasum
 from ring_keras.ops.allgather import allgather_all
 from ring_keras.ops.arguments import (
@@ -22,7 +23,7 @@ from ring_keras.values.arguments import to_communicator, to_reduce_op
 from ring_keras.values.compression import Compression
 from ring_keras.values.reduce_op import ReduceOp
 
-__all__ = ["allreduce"]
+__all__ = ["allreduce", "gather_indices"]
 
 
 @translated()
@@ -63,7 +64,7 @@ def allreduce(
             ranks that make their calls in the same order need no name.
             Defaults to "allreduce".
         prescale_factor: Multiplies this rank's tensor before the reduction;
-            may differ between ranks.
+            may differ between ranks. To gradients, both factors are constants.
         postscale_factor: Multiplies the result; the same on every rank.
         compression: The type in which float32 travels between hosts; the same
             on every rank. With `ADASUM` it is used within hosts, too, and the
@@ -130,10 +131,32 @@ def _allreduce_slices(
         )
     values = scaled(values, to_factor(prescale_factor))
     values = allgather_all(values, name=f"{name}/values", process_set=process_set)
-    indices = allgather_all(
-        slices.indices, name=f"{name}/indices", process_set=process_set
-    )
-    scale = to_factor(postscale_factor)
+    scale, where = to_factor(postscale_factor), f"{name}/indices"
     if reduce_op == ReduceOp.AVERAGE:
-        scale = scale / (process_set or global_process_set).size()
+        indices, count = gather_indices(slices.indices, where, process_set)
+        scale = scale / count
+    else:
+        indices = allgather_all(slices.indices, name=where, process_set=process_set)
     return tf.IndexedSlices(scaled(values, scale), indices, slices.dense_shape)
+
+
+def gather_indices(
+    indices: TensorLike, name: str | None, process_set: ProcessSet | None
+) -> tuple[tf.Tensor, Factor]:
+    """The indices of all ranks' slices, and how many ranks an average of them is of.
+
+    That is, of those that are not in `join()`: each marks the end of its own.
+    """
+    indices = to_tensor(indices, "allreduce")
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    # XLA must know the number of rows, which is another one if a rank is in `join()`.
+    if indices.dtype.is_unsigned or (graph is not None and is_for_xla(graph)):
+        gathered = allgather_all(indices, name=name, process_set=process_set)
+        return gathered, (process_set or global_process_set).size()
+    end = tf.constant([indices.dtype.min], indices.dtype)
+    gathered = allgather_all(
+        tf.concat([indices, end], 0), name=name, process_set=process_set
+    )
+    is_index = tf.not_equal(gathered, end)
+    count = tf.size(gathered) - tf.math.count_nonzero(is_index, dtype=tf.int32)
+    return tf.boolean_mask(gathered, is_index), tf.cast(count, tf.float64)

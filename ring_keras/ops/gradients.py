@@ -87,25 +87,30 @@ def _allgather_gradient(operation: _Operation, upstream: tf.Tensor) -> tf.Tensor
     communicator_id = operation.get_attr("communicator_id")
     tensor = operation.inputs[0]
     rows = tf.shape(tensor, out_type=tf.int64)[:1]
+    ranks = _ranks_of(operation)
+    size = tf.constant([len(ranks)], tf.int64)
+    own = tf.constant(ranks.index(_native.topology()[0]), tf.int64)
     sent = multiplied_by_own_amount(upstream)
     none_of_zeros = tf.equal(rows[0], 0)
     with require_examples("allgather", name, none_of_zeros), in_training_step():
         rows_of_ranks = _libraries.ops().ring_keras_allgather(
-            tensor=rows,
+            tensor=tf.stack([[own], rows], axis=1),
             request_name=f"{name}/rows",
             communicator_id=communicator_id,
             step=step_role(),
         )
+        # Of those that are not in `join()`.
+        splits = tf.scatter_nd(rows_of_ranks[:, :1], rows_of_ranks[:, 1], size)
         shares, _ = _libraries.ops().ring_keras_alltoall(
             tensor=sent,
-            splits=rows_of_ranks,
+            splits=splits,
             request_name=name,
             communicator_id=communicator_id,
             step=step_role(),
         )
-    size = len(_ranks_of(operation))
+    count = tf.shape(rows_of_ranks)[:1]
     by_rank = tf.reshape(
-        shares, tf.concat([[size], tf.shape(tensor)], axis=0), name="by_rank"
+        shares, tf.concat([count, tf.shape(tensor)], axis=0), name="by_rank"
     )
     # TensorFlow adds 16-bit floats in 16 bits.
     wide = tf.float64 if tensor.dtype == tf.float64 else tf.float32
@@ -167,6 +172,7 @@ def _reduce_scatter_gradient(operation: _Operation, upstream: tf.Tensor) -> list
             step=step_role(),
         )
     gathered = divided_by_own_amount(gathered, tensor.dtype)
+    gathered = _of_all_ranks(gathered, tensor, "reducescatter", name)
     return [gathered * tf.cast(factor, gathered.dtype), None, None]
 
 
@@ -182,7 +188,26 @@ def _alltoall_gradient(
             communicator_id=operation.get_attr("communicator_id"),
             step=step_role(),
         )
-    return [divided_by_own_amount(downstream, operation.inputs[0].dtype), None]
+    tensor = operation.inputs[0]
+    downstream = divided_by_own_amount(downstream, tensor.dtype)
+    return [_of_all_ranks(downstream, tensor, "alltoall", name), None]
+
+
+def _of_all_ranks(
+    gradient: tf.Tensor, tensor: tf.Tensor, function: str, name: str
+) -> tf.Tensor:
+    """The same; an error if the gradient of some rows is missing."""
+    holds = tf.debugging.Assert(
+        tf.equal(tf.shape(gradient)[0], tf.shape(tensor)[0]),
+        [
+            "RingKerasError: [RK417] "
+            f"{function} {name} needs the gradients of all ranks, and one is in "
+            "join(). Take the gradient before the first rank joins, or iterate over "
+            "ring_keras.data.join(dataset) on every rank."
+        ],
+    )
+    with tf.control_dependencies([] if holds is None else [holds]):
+        return tf.identity(gradient)
 
 
 # The gradient of a wait starts, and that of a start waits: backward, too, the

@@ -353,11 +353,15 @@ class GradientReducer:
         factor: float,
     ) -> None:
         """Puts the slices of all ranks into `reduced`."""
+        op = self._options.op
+        # Nobody is in `join()` in a step of Keras's, which may weight the ranks.
+        if op is ReduceOp.AVERAGE and current_step() is not None:
+            op, factor = ReduceOp.SUM, factor / self.process_set.size()
         for index, gradient in enumerate(shared):
             if isinstance(gradient, tf.IndexedSlices):
                 gathered = allreduce(
                     gradient,
-                    self._options.op,
+                    op,
                     name=f"gradients/sparse{index}",
                     prescale_factor=share,
                     postscale_factor=factor,

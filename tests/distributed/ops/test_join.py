@@ -157,6 +157,52 @@ def test_what_needs_every_rank_is_refused(peers: RankPool) -> None:
     peers.run(check_refusals)
 
 
+def check_slices() -> None:
+    """Rank 0 has joined."""
+    others = ring.size() - 1
+    if ring.rank() > 0:
+        rows = tf.IndexedSlices(tf.fill([ring.rank(), 2], 6.0), [1] * ring.rank())
+        for average in (ring.allreduce(rows), hvd.allreduce(rows, op=hvd.Average)):
+            assert average.indices.numpy().tolist() == [1] * (
+                others * (others + 1) // 2
+            )
+            np.testing.assert_allclose(average.values, 6.0 / others)
+        table = tf.Variable(tf.ones([3, 2]))
+        with ring.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(tf.gather(table, [1]))
+        gradient = tf.convert_to_tensor(tape.gradient(loss, table))
+        np.testing.assert_allclose(gradient, [[0, 0], [1, 1], [0, 0]], rtol=1e-6)
+    ring.join()
+
+
+def test_averages_of_slices_leave_out_who_has_joined(peers: RankPool) -> None:
+    peers.run(check_slices)
+
+
+def check_gradients() -> None:
+    """Rank 0 has joined."""
+    size = ring.size()
+    others = size - 1
+    if ring.rank() > 0:
+        x = tf.fill([ring.rank(), 2], 1.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(ring.allgather(3 * x))
+        np.testing.assert_allclose(tape.gradient(loss, x), np.full(x.shape, 3 * others))
+        whole = tf.ones([size, 2])
+        for function in (ring.reducescatter, ring.alltoall):
+            with tf.GradientTape() as tape:
+                tape.watch(whole)
+                loss = tf.reduce_sum(function(whole))
+            with pytest.raises(ring.RingKerasError, match=r"RK417.*is in join\(\)"):
+                tape.gradient(loss, whole)
+    ring.join()
+
+
+def test_gradients_are_whole_or_refused(peers: RankPool) -> None:
+    peers.run(check_gradients)
+
+
 def check_different_plans() -> None:
     rank = ring.rank()
     if rank > 0:
