@@ -43,7 +43,8 @@ def encode(value: Any) -> bytes:
     Args:
         value: None, bool, int, float, complex, str, bytes, NumPy arrays and
             scalars of numbers, bools or text; list, tuple, dict, set and
-            frozenset of these. Tensors and variables become NumPy arrays.
+            frozenset of these. Tensors and variables become NumPy arrays, a scalar
+            of text becomes bytes.
 
     Returns:
         What `decode` reads; never empty.
@@ -106,10 +107,18 @@ def _encode(value: Any, out: list[bytes], place: str, depth: int) -> None:
         for key, item in value.items():
             _encode(key, out, f"a key of {place}", depth + 1)
             _encode(item, out, f"{place}[{key!r}]", depth + 1)
+    elif isinstance(value, np.bytes_):  # An array of it would lose zeros at its end.
+        _sized(out, b"y", bytes(value))
+    elif isinstance(value, np.ma.MaskedArray):
+        _refuse(place, "a masked array")  # Its mask would be lost.
     elif isinstance(value, np.ndarray | np.generic):
         _encode_array(value, out, place)
     elif callable(getattr(value, "numpy", None)):
-        _encode_array(np.asarray(value.numpy()), out, place)
+        content = value.numpy()
+        if type(content) is bytes:  # As above.
+            _sized(out, b"b", content)
+        else:
+            _encode_array(np.asarray(content), out, place)
     else:
         _refuse(place, f"{kind.__module__}.{kind.__qualname__}")
 
@@ -168,6 +177,7 @@ class _Reader:
             b"d": self._dict,
             b"a": lambda depth: self._array(),
             b"g": lambda depth: self._array()[()],
+            b"y": lambda depth: np.bytes_(self._sized()),
         }
 
     def value(self, depth: int) -> Any:

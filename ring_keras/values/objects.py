@@ -37,7 +37,8 @@ def broadcast_object(
 
     Args:
         obj: Plain values: None, bool, numbers, str, bytes, NumPy arrays, lists,
-            tuples, dicts and sets of these; tensors arrive as NumPy arrays.
+            tuples, dicts and sets of these; tensors arrive as NumPy arrays, and a
+            scalar of text as bytes.
             Only the root's value is used.
         root_rank: The rank of the whole job that sends.
         name: See `allreduce`. Defaults to "broadcast_object".

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support import RankPool
 
 import ring_keras as ring
@@ -32,6 +33,32 @@ def check_objects() -> None:
 
 def test_values_arrive_as_they_were(ranks: RankPool) -> None:
     ranks.run(check_objects)
+
+
+def check_text() -> None:
+    """NumPy's arrays of bytes end where only zeros follow."""
+    mine = ring.rank() == 0
+    written = tf.io.serialize_tensor(tf.zeros([2]))
+    read = ring.broadcast_object(written if mine else None)
+    np.testing.assert_array_equal(tf.io.parse_tensor(read, tf.float32), [0.0, 0.0])
+    for value in (tf.constant(b"a\0"), np.bytes_(b"a\0")):
+        got = ring.broadcast_object(value if mine else None)
+        assert mine or bytes(got) == b"a\0"
+        everybodys = ring.allgather_object(value)
+        assert [bytes(one) for one in everybodys] == [b"a\0"] * ring.size()
+
+
+def test_text_keeps_zeros_at_its_end(ranks: RankPool) -> None:
+    ranks.run(check_text)
+
+
+def check_masked() -> None:
+    with pytest.raises(TypeError, match="a masked array"):
+        ring.allgather_object(np.ma.array([1, 2], mask=[False, True]))
+
+
+def test_a_mask_is_not_lost(ranks: RankPool) -> None:
+    ranks.run(check_masked)
 
 
 def check_refused() -> None:
