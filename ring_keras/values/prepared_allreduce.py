@@ -43,8 +43,8 @@ def prepare_allreduce(
     Args:
         array: C-contiguous, of any shape; shape and dtype must agree on every rank.
         op: How to combine values, as in `allreduce`, without `ADASUM`.
-        out: The array for the result: a writeable array like `array`, or `array`
-            itself. Defaults to a new one.
+        out: The array for the result: a writeable array like `array` that does not
+            overlap it, or `array` itself. Defaults to a new one.
         name: Pairs the calls with those of the other ranks, as in `allreduce`. Defaults
             to a name made of op, dtype and shape: functions that agree in these must be
             called in the same order on every rank.
@@ -68,6 +68,11 @@ def prepare_allreduce(
                 f"`{which}` of ring_keras.prepare_allreduce must be a NumPy array. "
                 f"Received: {type(given).__name__}"
             )
+    if out is not None and _overlap(array, out):
+        raise ValueError(
+            "`out` of ring_keras.prepare_allreduce must be `array` itself or have no "
+            "memory in common with it. Received: arrays that overlap"
+        )
     dtype = array.dtype.name
     require_collective_dtype(dtype, "prepare_allreduce")
     reduce_op = to_reduce_op(op, dtype, "prepare_allreduce")
@@ -78,6 +83,12 @@ def prepare_allreduce(
         np.empty_like(array) if out is None else out,
         to_communicator(process_set),
     )
+
+
+def _overlap(array: NDArray[Any], out: NDArray[Any]) -> bool:
+    """Whether the one would be overwritten while it is read, in another place."""
+    starts = [one.__array_interface__["data"][0] for one in (array, out)]
+    return starts[0] != starts[1] and np.may_share_memory(array, out)
 
 
 def shared_empty(shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any]:

@@ -41,6 +41,22 @@ def test_every_call_reduces_what_the_array_holds(ranks: RankPool) -> None:
     ranks.run(check_every_call)
 
 
+def check_overlaps() -> None:
+    memory = np.zeros(10, np.float32)
+    for array, out in ((memory[:-1], memory[1:]), (memory[1:], memory[:-1])):
+        with pytest.raises(ValueError, match="no memory in common"):
+            ring.prepare_allreduce(array, ring.Sum, out=out)
+    memory[:] = 1.0
+    halves = ring.prepare_allreduce(memory[:5], ring.Sum, out=memory[5:])
+    itself = ring.prepare_allreduce(memory, ring.Sum, out=memory[:], name="itself")
+    np.testing.assert_array_equal(halves(), np.full(5, ring.size()))
+    np.testing.assert_array_equal(itself()[:5], np.full(5, ring.size()))
+
+
+def test_a_result_does_not_overlap_what_is_read(ranks: RankPool) -> None:
+    ranks.run(check_overlaps)
+
+
 def check_shared() -> None:
     size, rank = ring.size(), ring.rank()
     values = ring.shared_empty((100, 1000), "float32")
