@@ -7,7 +7,9 @@ first; and where both have collectives of one name, as those without a name of t
 have, the ranks would get sums of one's tensors and the other's.
 
 A call is made to wait for what has collectives and was traced before it, and what has
-some and was traced after it waits for the call.
+some and was traced after it waits for the call. So does each collective of a function
+for XLA that `get_concrete_function` traces: there TensorFlow orders nothing that uses
+no variables.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ _COLLECTIVES = frozenset(
         "Barrier",
         "Broadcast",
         "BroadcastPieces",
+        "GiveOrder",  # These two hand on what XLA orders collectives by.
         "ReduceScatter",
+        "TakeOrder",
     )
 )
 
@@ -111,7 +115,13 @@ def _order(graph: Any, *, every: bool) -> Any:
             continue
         if calls and not any(map(_has_collectives, _functions_of(operation))):
             continue
-        if last is not None and (every or calls or last.type in _CALLS):
+        # As in `get_concrete_function` with `jit_compile`.
+        context = operation._control_flow_context
+        if (
+            last is not None
+            and context is last._control_flow_context
+            and (every or context is not None or calls or last.type in _CALLS)
+        ):
             operation._add_control_input(last)
         last = operation
     setattr(graph, _ORDERED, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -138,7 +139,7 @@ def total_of(kind: str, x: tf.Tensor) -> tf.Tensor:
     return ring.allreduce(x, "sum")
 
 
-def check_compiled(kind: str, branch: str) -> None:
+def check_compiled(kind: str, branch: str, concrete: bool) -> None:
     true = tf.constant(True)
 
     def inside(x: tf.Tensor, matrix: tf.Tensor) -> tf.Tensor:
@@ -158,7 +159,8 @@ def check_compiled(kind: str, branch: str) -> None:
 
     # XLA runs small programs one call after the other.
     matrix = tf.fill([500, 500], 0.001)
-    got = step(tf.ones([2]), tf.fill([2], 100.0), matrix)
+    arguments = (tf.ones([2]), tf.fill([2], 100.0), matrix)
+    got = (step.get_concrete_function(*arguments) if concrete else step)(*arguments)
     size = ring.size()
     np.testing.assert_array_equal(got, [[size] * 2, [100 * size] * 2])
 
@@ -166,10 +168,42 @@ def check_compiled(kind: str, branch: str) -> None:
 @needs_xla_kernels
 @pytest.mark.parametrize("kind", ["allreduce", "broadcast", "reducescatter"])
 @pytest.mark.parametrize("branch", ["condition", "loop"])
+@pytest.mark.parametrize("concrete", [False, True], ids=["called", "concrete"])
 def test_compiled_branches_keep_their_place(
-    rank_pool: RankPools, kind: str, branch: str
+    rank_pool: RankPools, kind: str, branch: str, concrete: bool
 ) -> None:
-    rank_pool(2).run(check_compiled, args=[kind, branch])
+    rank_pool(2).run(check_compiled, args=[kind, branch, concrete])
+
+
+def unordered_collectives() -> list[str]:
+    one = ring.add_process_set([ring.size() - 1])
+
+    @tf.function(jit_compile=True)
+    def step(x: tf.Tensor) -> Any:
+        sums = [ring.allreduce(x, "sum"), ring.allgather(x), ring.broadcast(x, 0)]
+        if one.included():
+            sums.append(ring.allreduce(x, "sum", process_set=one))
+        ring.barrier()
+        return sums
+
+    graph = step.get_concrete_function(tf.TensorSpec([2])).graph
+    ring.remove_process_set(one)
+    collectives = [
+        operation
+        for operation in graph.get_operations()
+        if operation.type.startswith("RingKeras")
+    ]
+    return [
+        after.name
+        for before, after in itertools.pairwise(collectives)
+        if before not in after.control_inputs
+    ]
+
+
+@needs_xla_kernels
+def test_concrete_functions_for_xla_have_one_order(rank_pool: RankPools) -> None:
+    for unordered in rank_pool(2).run(unordered_collectives):
+        assert unordered == []
 
 
 def name_of_gradients() -> list[str]:
