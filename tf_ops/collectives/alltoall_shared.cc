@@ -36,8 +36,8 @@ class AlltoallShared : public SharedCollective {
   }
   void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     for (int rank = 0; rank < communicator_.size(); ++rank) {
-      const Range piece =
-          Piece(SplitBytes(splits_, row_nbytes_, rank), piece_nbytes_, round);
+      if (rank == communicator_.rank()) continue;
+      const Range piece = Sent(rank, round);
       copy(slot + rank * piece_nbytes_, input_ + piece.begin, piece.size());
     }
   }
@@ -64,13 +64,20 @@ class AlltoallShared : public SharedCollective {
     for (int rank = 0; rank < communicator_.size(); ++rank) {
       const Range piece = Piece(output_.parts[rank], piece_nbytes_, round);
       if (piece.size() == 0) continue;
-      std::memcpy(output_.data + piece.begin,
-                  slot(rank, round) + communicator_.rank() * piece_nbytes_,
-                  piece.size());
+      const char* from =
+          rank == communicator_.rank()
+              ? input_ + Sent(rank, round).begin
+              : slot(rank, round) + communicator_.rank() * piece_nbytes_;
+      std::memcpy(output_.data + piece.begin, from, piece.size());
     }
   }
 
  private:
+  // Of the input, what goes to `rank` in a round.
+  Range Sent(int rank, size_t round) const {
+    return Piece(SplitBytes(splits_, row_nbytes_, rank), piece_nbytes_, round);
+  }
+
   const char* input_;
   AlltoallOutput output_;
   size_t row_nbytes_;
