@@ -103,7 +103,7 @@ Task HierarchicalReduction::Run(const Participants& participants) {
     });
     if (!communicator_.status().ok()) break;
     {
-      ShowingCopy copy(communicator_.packing());
+      ShowingCopy copy(communicator_.packing(), round_nbytes_);
       Pack(round, slot(local_rank_, round), copy);
     }
     Publish(&Window::packed, round + 1);

@@ -27,8 +27,13 @@ class ReduceScatterShared : public SharedCollective {
   }
   void Pack(size_t round, char* slot, ShowingCopy& copy) override {
     for (int rank = 0; rank < communicator_.size(); ++rank) {
-      parts_.CopyIn(reduction_, parts_.Slice(rank, round),
-                    slot + rank * piece_nbytes_, copy);
+      const Range slice = parts_.Slice(rank, round);
+      char* to = slot + rank * piece_nbytes_;
+      if (rank == communicator_.rank()) {
+        parts_.CopyIn(reduction_, slice, to);  // Nobody else reads it.
+      } else {
+        parts_.CopyIn(reduction_, slice, to, copy);
+      }
     }
   }
 

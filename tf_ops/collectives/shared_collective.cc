@@ -17,7 +17,8 @@ std::optional<size_t> SharedCollective::slot_nbytes() const {
 void SharedCollective::Prepare(const WindowUse& window) {
   own_ = window.window;
   first_round_ = window.first_round;
-  if (can_repeat()) slot_stride_ = window.slot_nbytes;
+  slot_nbytes_ = window.slot_nbytes;
+  if (can_repeat()) slot_stride_ = slot_nbytes_;
   slots_ = WindowSlots(slot_stride_);
   if (pack_rounds() == 0) {
     SayPacked();
@@ -59,7 +60,7 @@ bool SharedCollective::CanUnpack() const {
 
 void SharedCollective::PackNext() {
   {
-    ShowingCopy copy(communicator_.packing());
+    ShowingCopy copy(communicator_.packing(), slot_nbytes_);
     Pack(packed_, SlotOf(own_, packed_), copy);
   }
   ++packed_;

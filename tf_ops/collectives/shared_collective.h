@@ -104,6 +104,7 @@ class SharedCollective : public Collective {
 
   Window* own_ = nullptr;
   const Participants* participants_ = nullptr;  // From Run on.
+  size_t slot_nbytes_ = 0;  // Room for what this rank packs.
   size_t slot_stride_ = round_nbytes_;
   size_t slots_ = 0;
   uint64_t first_round_ = 0;  // The counters' value before this use.

@@ -10,11 +10,12 @@
 //
 // What a system says of its caches is no help: such a machine says the same in
 // every phase. So both ways are timed, each now and then. Each rank chooses for
-// itself; a reader cannot tell. Several threads may ask at once: what one of
-// them misses is a sample.
+// itself; a reader cannot tell. A wrong choice, as after a window whose pages
+// come as they are written, costs a fraction of the time until the next trial.
 #ifndef RING_KERAS_COLLECTIVES_STREAMING_CHOICE_H_
 #define RING_KERAS_COLLECTIVES_STREAMING_CHOICE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -25,109 +26,133 @@
 
 namespace ring_keras {
 
+// Of one communicator, which packs one slot at a time. Others may look at
+// streams() meanwhile.
 class StreamingChoice {
  public:
-  // Pieces of fewer bytes say little about the time of one.
-  static constexpr size_t kLeastTimedBytes = size_t{16} << 10;
+  // Slots with fewer bytes say little about the time of one: they are written
+  // through the caches, and do not ask.
+  static constexpr size_t kLeastBytes = size_t{16} << 10;
+
+  // How to write a slot, and whether to Note() how long that took.
+  struct Way {
+    bool streams = false;
+    bool is_timed = false;
+  };
 
   // What is found better.
   bool streams() const { return streams_.load(std::memory_order_relaxed); }
 
-  // How to write the next piece, of kLeastTimedBytes or more: what is found
-  // better, and now and then the other way.
-  bool Next() {
-    const uint32_t pieces = pieces_.load(std::memory_order_relaxed) + 1;
-    const uint32_t wait = wait_.load(std::memory_order_relaxed);
-    const bool is_trial = pieces >= wait;
-    pieces_.store(is_trial ? 0 : pieces, std::memory_order_relaxed);
-    if (!is_trial) return streams();
-    wait_.store(wait < kTrialEvery ? 2 * wait : kTrialEvery,
-                std::memory_order_relaxed);
-    return !streams();
+  // Of the next slot: what is found better, and now and then the other way.
+  Way Next() {
+    ++slots_;
+    // Spread evenly over all numbers, whatever the rhythm of what is packed.
+    const uint32_t draw = slots_ * 0x9E3779B9u;
+    const bool is_timed = draw < kAll / kTimedEvery;
+    if (!streams()) {
+      const bool is_known = streaming_cost_ > 0;
+      return {draw < kAll / (is_known ? kTrialEvery : kFirstTrialEvery),
+              is_timed};
+    }
+    if (slots_ <= wait_) return {true, is_timed};
+    if (slots_ >= wait_ + kTrialSlots) {
+      slots_ = 0;
+      wait_ = std::min(2 * wait_, kLongestWait);
+    }
+    return {false, true};
   }
 
-  // A piece took so long, written one way or the other.
+  // `nbytes`, kLeastBytes or more, took so long, written one way or the other.
   void Note(bool streamed, size_t nbytes, Ticks ticks) {
     const float cost = static_cast<float>(ticks) / static_cast<float>(nbytes);
     if (streamed) {
-      streaming_cost_.store(cost, std::memory_order_relaxed);
+      streaming_cost_ = cost;
+    } else if (streaming_cost_ == 0) {
       return;
-    }
-    const float other = streaming_cost_.load(std::memory_order_relaxed);
-    if (other == 0) return;
-    if (streams()) {
-      if (cost < kReturnBelow * other) Choose(false);
-    } else if (cost < kLeaveAbove * other) {
-      slow_in_a_row_.store(0, std::memory_order_relaxed);
-    } else {
-      const int slow = slow_in_a_row_.load(std::memory_order_relaxed) + 1;
-      slow_in_a_row_.store(slow, std::memory_order_relaxed);
-      if (slow >= kSlowInARow) Choose(true);
+    } else if (streams()) {
+      if (cost < kReturnBelow * streaming_cost_) Choose(false);
+    } else if (cost < kLeaveAbove * streaming_cost_) {
+      slow_in_a_row_ = 0;
+    } else if (++slow_in_a_row_ >= kSlowInARow) {
+      Choose(true);
     }
   }
 
  private:
-  // Wrong for a while costs a fraction; so does each trial. The first ones come
-  // sooner, but not before the memory has been touched once.
-  static constexpr uint32_t kFirstTrial = 16;
+  static constexpr uint32_t kAll = ~uint32_t{0};
+  // On average. The clock takes 1 % of a short slot's time, a streamed slot
+  // twice as long as another where cores share a cache.
+  static constexpr uint32_t kTimedEvery = 4;
+  static constexpr uint32_t kFirstTrialEvery = 16;
   static constexpr uint32_t kTrialEvery = 256;
-  // Of the time past the caches. In the good phases of that machine, writing
-  // through them takes 0.8 to 1.2 of it, and up to 3 where one piece came from
-  // memory and the other did not; in the bad ones 5 to 20.
+  // After so many streamed slots as many as a trial has are written through the
+  // caches, of which the first are no better than in memory, where streaming
+  // has left them: most windows have 16 slots or fewer. A trial costs 40 times
+  // what a slot takes longer that way, 5 to 20 times as long: as much as 160 to
+  // 800 streamed slots take.
+  static constexpr uint32_t kTrialSlots = 40;
+  static constexpr uint32_t kFirstWait = 512;
+  static constexpr uint32_t kLongestWait = 8192;
+  // Of the time past the caches. In the calm phases of that machine, writing
+  // through them takes 0.4 to 1.2 of it, and up to 3 where one slot came from
+  // memory and the other did not; in the slow ones 5 to 20. At 2.7 it takes as
+  // long in all, the readers' time included.
   static constexpr float kLeaveAbove = 4;
-  static constexpr float kReturnBelow = 2;
-  // A piece may be slow because its rank lost its core.
+  static constexpr float kReturnBelow = 2.7f;
+  // A slot may be slow because its rank lost its core.
   static constexpr int kSlowInARow = 4;
 
   void Choose(bool streams) {
-    slow_in_a_row_.store(0, std::memory_order_relaxed);
-    pieces_.store(0, std::memory_order_relaxed);
+    slow_in_a_row_ = 0;
+    slots_ = 0;
+    wait_ = kFirstWait;
     streams_.store(streams, std::memory_order_relaxed);
   }
 
   std::atomic<bool> streams_{false};
-  std::atomic<uint32_t> pieces_{0};  // Since the last trial.
-  std::atomic<uint32_t> wait_{kFirstTrial};
-  std::atomic<int> slow_in_a_row_{0};
-  std::atomic<float> streaming_cost_{0};  // Ticks a byte; 0: not known yet.
+  uint32_t slots_ = 0;  // While they are streamed: since the last trial.
+  uint32_t wait_ = kFirstWait;  // Slots that are streamed before a trial.
+  int slow_in_a_row_ = 0;
+  float streaming_cost_ = 0;  // Ticks a byte; 0: not known yet.
 };
 
-// Copies into memory that others read once it is gone.
+// Writes a slot that others read once it is gone.
 class ShowingCopy {
  public:
-  explicit ShowingCopy(StreamingChoice& choice) : choice_(choice) {}
+  // A slot of up to `nbytes`.
+  ShowingCopy(StreamingChoice& choice, size_t nbytes) : choice_(choice) {
+    if (nbytes < StreamingChoice::kLeastBytes) return;
+    way_ = choice.Next();
+    if (way_.is_timed) begin_ = Now();
+  }
   ~ShowingCopy() {
     if (streamed_) StreamingFence();
+    if (way_.is_timed && nbytes_ >= StreamingChoice::kLeastBytes) {
+      choice_.Note(way_.streams, nbytes_, Now() - begin_);
+    }
   }
   ShowingCopy(const ShowingCopy&) = delete;
   ShowingCopy& operator=(const ShowingCopy&) = delete;
 
   // Like memcpy.
   void operator()(void* to, const void* from, size_t nbytes) {
-    if (nbytes < StreamingChoice::kLeastTimedBytes) {
-      return Copy(to, from, nbytes,
-                  nbytes >= kLeastStreamedBytes && choice_.streams());
+    nbytes_ += nbytes;
+    if (way_.streams && nbytes >= kLeastStreamedBytes) {
+      StreamingCopy(to, from, nbytes);
+      streamed_ = true;
+    } else if (nbytes > 0) {
+      std::memcpy(to, from, nbytes);
     }
-    const bool streams = choice_.Next();
-    const Ticks begin = Now();
-    Copy(to, from, nbytes, streams);
-    choice_.Note(streams, nbytes, Now() - begin);
   }
 
  private:
   // Less is mostly its first and its last line, which are not whole.
   static constexpr size_t kLeastStreamedBytes = 512;
 
-  void Copy(void* to, const void* from, size_t nbytes, bool streams) {
-    streamed_ |= streams;
-    if (streams) {
-      StreamingCopy(to, from, nbytes);
-    } else if (nbytes > 0) {
-      std::memcpy(to, from, nbytes);
-    }
-  }
-
   StreamingChoice& choice_;
+  StreamingChoice::Way way_;
+  Ticks begin_ = 0;
+  size_t nbytes_ = 0;
   bool streamed_ = false;
 };
 
