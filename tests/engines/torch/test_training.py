@@ -84,7 +84,8 @@ SCRIPT = """
     dist.init_process_group("ring"{method})
     one = torch.ones(1)
     dist.all_reduce(one)
-    print("sum", one.item(), dist.get_backend(), "tensorflow" in sys.modules)
+    # In one piece, as ranks share the output.
+    print(f"sum {{one.item()}} {{dist.get_backend()}} {{'tensorflow' in sys.modules}}")
     dist.destroy_process_group()
 """
 
@@ -122,7 +123,7 @@ RESTARTED = """
         assert one.item() == 2
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         sys.exit(3)
-    print("done", one.item())
+    print(f"done {one.item()}")
     dist.destroy_process_group()
 """
 
