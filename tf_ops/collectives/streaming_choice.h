@@ -30,8 +30,8 @@ namespace ring_keras {
 // streams() meanwhile.
 class StreamingChoice {
  public:
-  // Slots with fewer bytes say little about the time of one: they are written
-  // through the caches, and do not ask.
+  // A smaller slot says little about the time that a byte takes: it is written
+  // through the caches, and does not ask.
   static constexpr size_t kLeastBytes = size_t{16} << 10;
 
   // How to write a slot, and whether to Note() how long that took.
@@ -85,11 +85,11 @@ class StreamingChoice {
   static constexpr uint32_t kTimedEvery = 4;
   static constexpr uint32_t kFirstTrialEvery = 16;
   static constexpr uint32_t kTrialEvery = 256;
-  // After so many streamed slots as many as a trial has are written through the
-  // caches, of which the first are no better than in memory, where streaming
-  // has left them: most windows have 16 slots or fewer. A trial costs 40 times
-  // what a slot takes longer that way, 5 to 20 times as long: as much as 160 to
-  // 800 streamed slots take.
+  // Where streaming is better, a trial is so many slots in a row. The first of
+  // them are fetched from memory, where streaming has left them: most windows
+  // have 16 slots or fewer. Where the cores share no cache, a slot of a trial
+  // takes 5 to 20 times as long as a streamed one, so that a trial costs as
+  // much as 160 to 760 of those.
   static constexpr uint32_t kTrialSlots = 40;
   static constexpr uint32_t kFirstWait = 512;
   static constexpr uint32_t kLongestWait = 8192;
