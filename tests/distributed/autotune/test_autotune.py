@@ -166,7 +166,12 @@ def test_nothing_is_measured_unasked(tmp_path: Path) -> None:
     ("name", "values", "message"),
     [
         ("AUTOTUNE", ("1", "0"), "it is 1 on rank 0 and 0 on rank 1"),
-        ("BUCKET_SIZE_BYTES", ("", "9"), "it is unset on rank 0 and 9 on rank 1"),
+        pytest.param(
+            "BUCKET_SIZE_BYTES",
+            ("", "9"),
+            "it is unset on rank 0 and 9 on rank 1",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_ranks_that_would_not_all_measure_are_refused(

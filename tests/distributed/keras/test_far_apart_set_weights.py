@@ -47,7 +47,11 @@ def worker(options: dict[str, Any], everywhere: bool) -> None:
 
 @pytest.mark.parametrize(
     ("options", "everywhere"),
-    [({}, True), ({"wire": "int8"}, False), ({"overlap_steps": 1}, True)],
+    [
+        ({}, True),
+        pytest.param({"wire": "int8"}, False, marks=pytest.mark.slow),
+        pytest.param({"overlap_steps": 1}, True, marks=pytest.mark.slow),
+    ],
 )
 def test_weights_that_are_set_are_those_of_a_meeting(
     rank_pool: Any, options: dict[str, Any], everywhere: bool

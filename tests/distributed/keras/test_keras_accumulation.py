@@ -144,7 +144,9 @@ def lost_passes_worker(directory, run_eagerly):
     return good, refused
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize(
+    "run_eagerly", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_passes_of_a_tape_are_not_lost_in_silence(rank_pool, tmp_path, run_eagerly):
     results = rank_pool(2).run(lost_passes_worker, args=(str(tmp_path), run_eagerly))
 

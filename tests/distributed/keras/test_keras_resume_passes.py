@@ -80,7 +80,7 @@ def whole_passes_worker(directory, per_execution):
     assert train(f"{directory}/parts", STEPS, per_execution) == (whole, taken)
 
 
-@pytest.mark.parametrize("per_execution", [1, 2])
+@pytest.mark.parametrize("per_execution", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_data_of_unknown_length_are_resumed(rank_pool, tmp_path, per_execution):
     rank_pool(2).run(
         whole_passes_worker, args=(str(tmp_path), per_execution), timeout_s=120

@@ -241,9 +241,9 @@ def as_many_steps_worker(path: str, how: str) -> str:
     ("how", "second"),
     [
         ("two files", "one with the checksum"),
-        ("one file", "none"),
+        pytest.param("one file", "none", marks=pytest.mark.slow),
         ("saved", "none"),
-        ("divided later", "one with the checksum"),
+        pytest.param("divided later", "one with the checksum", marks=pytest.mark.slow),
     ],
 )
 def test_parts_of_states_of_as_many_steps_are_found(rank_pool, tmp_path, how, second):

@@ -67,7 +67,11 @@ def place_worker(directory: str, options: dict[str, Any]) -> None:
     assert training.as_bytes(resumed.weights) == training.as_bytes(expected.weights)
 
 
-@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"run_eagerly": True}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_a_place_is_not_read_off_several_updates(
     rank_pool: Any, tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -94,7 +98,11 @@ def rates_worker(options: dict[str, Any]) -> None:
     assert found[1:] == pytest.approx([0.2, 0.2, 0.02], rel=0.1)
 
 
-@pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"steps_per_execution": 2}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_epochs_are_not_told_by_several_updates(
     rank_pool: Any, options: dict[str, Any]
 ) -> None:

@@ -407,6 +407,7 @@ while time.monotonic() < deadline:
 """
 
 
+@pytest.mark.slow  # Ranks take 15 s to end.
 def test_nobody_goes_on_with_a_job_that_was_ending(
     ringrun: Ringrun, job: LostLauncher
 ) -> None:
