@@ -142,8 +142,9 @@ def _loses_passes(callbacks: keras.callbacks.CallbackList) -> str:
     for callback in callbacks.callbacks:
         loses = getattr(callback, "loses_passes", None)
         if loses is not None and loses(callbacks.callbacks):
-            room = type(callback).__module__.split(".")[1]
-            return f"{room}.{type(callback).__name__}"
+            kinds = type(callback).__mro__  # It may be a class of the user's.
+            ours = next(k for k in kinds if k.__module__.startswith("ring_keras."))
+            return f"{ours.__module__.split('.')[1]}.{ours.__name__}"
     return ""
 
 

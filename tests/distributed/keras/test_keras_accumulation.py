@@ -96,6 +96,13 @@ class AddsUpByTape(keras.Model):
         return {"loss": loss}
 
 
+class OwnCheckpoint(ring.callbacks.Checkpoint):
+    """As in a user's script."""
+
+
+OwnCheckpoint.__module__ = "__main__"
+
+
 def lost_passes_worker(directory, run_eagerly):
     """What is said of callbacks in the first `fit`, and in a later one."""
 
@@ -103,6 +110,7 @@ def lost_passes_worker(directory, run_eagerly):
         resume = ring.data.Resume()
         made = {
             "Checkpoint": lambda: ring.callbacks.Checkpoint(f"{directory}/parts"),
+            "OwnCheckpoint": lambda: OwnCheckpoint(f"{directory}/others"),
             "Preemption": lambda: ring.callbacks.Preemption(f"{directory}/backup"),
             "Resume": lambda: resume,
             "BackupAndRestore": lambda: keras.callbacks.BackupAndRestore(
@@ -135,6 +143,7 @@ def lost_passes_worker(directory, run_eagerly):
         )
         for by, *names in (
             ("callbacks.Checkpoint", "Checkpoint"),
+            ("callbacks.Checkpoint", "OwnCheckpoint"),
             ("callbacks.Preemption", "Preemption", "Resume"),
             ("data.Resume", "BackupAndRestore", "Resume"),
             ("data.Resume", "Resume", "ModelCheckpoint"),
@@ -152,7 +161,7 @@ def test_passes_of_a_tape_are_not_lost_in_silence(rank_pool, tmp_path, run_eager
 
     for good, refused in results:
         assert good == ["", "", ""]
-        assert len(refused) == 8
+        assert len(refused) == 10
         for (name, *_), text in refused.items():
             assert f"[RK522] ring_keras.{name} " in text
             assert "gradient_accumulation_steps=2" in text
