@@ -31,27 +31,15 @@ _CALLS = {
     "StatelessWhile": ("cond", "body"),
     "While": ("cond", "body"),
 }
-_COLLECTIVES = frozenset(
-    f"RingKeras{kind}"
-    for kind in (
-        "Allgather",
-        "Allreduce",
-        "AllreduceStart",
-        "AllreduceWait",
-        "Alltoall",
-        "Barrier",
-        "Broadcast",
-        "BroadcastPieces",
-        "GiveOrder",  # These two hand on what XLA orders collectives by.
-        "ReduceScatter",
-        "TakeOrder",
-    )
-)
+# These hand on what XLA orders collectives by.
+_ORDERS = frozenset(("RingKerasGiveOrder", "RingKerasTakeOrder"))
 
 # Of a graph: how many of its operations are in order; the last of them that is, or
 # calls, a collective; and, once it is whole, whether there is one.
 _ORDERED = "_ring_keras_ordered"
 _LAST = "_ring_keras_last_call"
+# And those collectives since the last call that TensorFlow orders by variables alone.
+_ASIDE = "_ring_keras_aside"
 _HAS_COLLECTIVES = "_ring_keras_has_collectives"
 
 
@@ -106,17 +94,26 @@ def _order(graph: Any, *, every: bool) -> Any:
         The last operation that is or calls a collective, if there is one.
     """
     known, count = getattr(graph, _ORDERED, 0), graph.num_operations()
-    last = getattr(graph, _LAST, None)
+    last, aside = getattr(graph, _LAST, None), getattr(graph, _ASIDE, ())
     if known == count:
         return last
     for operation in graph.get_operations()[known:]:
         calls = operation.type in _CALLS
-        if not (calls or operation.type in _COLLECTIVES):
+        if not (calls or _is_collective(operation)):
             continue
         if calls and not any(map(_has_collectives, _functions_of(operation))):
             continue
         # As in `get_concrete_function` with `jit_compile`.
         context = operation._control_flow_context
+        if calls:
+            for earlier in aside:
+                operation._add_control_input(earlier)
+            aside = ()
+        elif not every and context is None and _uses_variables(operation):
+            if last is not None and last.type in _CALLS:
+                operation._add_control_input(last)
+            aside = (*aside, operation)
+            continue
         if (
             last is not None
             and context is last._control_flow_context
@@ -126,7 +123,21 @@ def _order(graph: Any, *, every: bool) -> Any:
         last = operation
     setattr(graph, _ORDERED, count)
     setattr(graph, _LAST, last)
+    setattr(graph, _ASIDE, aside)
     return last
+
+
+def _is_collective(operation: Any) -> bool:
+    """Whether it makes a request, or hands on the order of those that do."""
+    if not operation.type.startswith("RingKeras"):
+        return False
+    return operation.type in _ORDERS or any(
+        attribute.name == "request_name" for attribute in operation.op_def.attr
+    )
+
+
+def _uses_variables(operation: Any) -> bool:
+    return any(value.dtype.name == "resource" for value in operation.inputs)
 
 
 def _functions_of(operation: Any) -> Iterator[Any]:
@@ -145,7 +156,7 @@ def _has_collectives(graph: Any) -> bool:
         has = any(
             any(map(_has_collectives, _functions_of(operation)))
             if operation.type in _CALLS
-            else operation.type in _COLLECTIVES
+            else _is_collective(operation)
             for operation in graph.get_operations()
         )
         setattr(graph, _HAS_COLLECTIVES, has)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -243,3 +244,39 @@ def test_gradients_of_compiled_branches_have_names_of_their_own(
             "allreduce/gradient/branch",
             "allreduce/gradient/branch_1",
         ]
+
+
+def what_a_call_waits_for() -> list[str]:
+    """Of a divided state, whose updates TensorFlow orders by their variables."""
+    variables = [
+        [keras.Variable(np.ones((4, 3), np.float32)) for _ in range(2)]
+        for _ in range(2)
+    ]
+    optimizers = [
+        ring.DistributedOptimizer(
+            keras.optimizers.SGD(0.1, momentum=0.9), shard_state=True
+        )
+        for _ in range(2)
+    ]
+    for optimizer, trained in zip(optimizers, variables, strict=True):
+        optimizer.build(trained)
+
+    @tf.function(autograph=False)
+    def other(gradient: tf.Tensor) -> tf.Tensor:
+        optimizers[1].apply([gradient] * 2, variables[1])
+        return gradient
+
+    @tf.function(autograph=False)
+    def step(gradient: tf.Tensor) -> tf.Tensor:
+        optimizers[0].apply([gradient] * 2, variables[0])
+        return other(gradient)
+
+    step(tf.ones((4, 3)))
+    graph = step.get_concrete_function(tf.TensorSpec((4, 3))).graph
+    (call,) = (op for op in graph.get_operations() if "PartitionedCall" in op.type)
+    return sorted(op.type for op in call.control_inputs)
+
+
+def test_a_call_waits_for_divided_updates(rank_pool: RankPools) -> None:
+    for types in rank_pool(2).run(what_a_call_waits_for):
+        assert "RingKerasShareVariables" in types
