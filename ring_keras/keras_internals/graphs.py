@@ -9,9 +9,9 @@ import tensorflow as tf
 from ring_keras.keras_internals.names import TRACED_IN_TRAIN_FUNCTION
 
 __all__ = [
+    "has_no_variables",
     "is_branch",
     "is_for_xla",
-    "is_gradient_of_branch",
     "new_scalar",
     "runs_on_chosen_device",
     "trace_train_function",
@@ -26,15 +26,16 @@ def is_branch(graph: Any) -> bool:
     return isinstance(graph, ControlFlowFuncGraph)
 
 
-def is_gradient_of_branch(graph: Any) -> bool:
+def has_no_variables(graph: Any) -> bool:
     """Whether it is the gradient of a branch, in which no other variables can be used.
 
-    Or a branch inside of one.
+    Or a loop's condition, which XLA lets write none, or a branch inside of one.
     """
     from tensorflow.python.ops.cond_v2 import _CondGradFuncGraph
+    from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
     from tensorflow.python.ops.while_v2 import _WhileBodyGradFuncGraph
 
-    kinds = (_CondGradFuncGraph, _WhileBodyGradFuncGraph)
+    kinds = (_CondGradFuncGraph, WhileCondFuncGraph, _WhileBodyGradFuncGraph)
     while is_branch(graph):
         if isinstance(graph, kinds):
             return True

@@ -175,7 +175,10 @@ PRIVATE_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "tensorflow.python.ops.cond_v2": ("_CondGradFuncGraph",),
     "tensorflow.python.ops.control_flow_util": ("GraphOrParentsInXlaContext",),
-    "tensorflow.python.ops.control_flow_v2_func_graphs": ("ControlFlowFuncGraph",),
+    "tensorflow.python.ops.control_flow_v2_func_graphs": (
+        "ControlFlowFuncGraph",
+        "WhileCondFuncGraph",
+    ),
     "tensorflow.python.ops.gradients_util": ("_GradientsHelper",),
     "tensorflow.python.ops.resource_variable_ops": ("ResourceVariable",),
     "tensorflow.python.ops.summary_ops_v2": ("_summary_state",),

@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from ring_keras import _libraries
 from ring_keras.keras_internals.graphs import (
+    has_no_variables,
     is_branch,
     is_for_xla,
-    is_gradient_of_branch,
     new_scalar,
 )
 
@@ -68,7 +68,7 @@ def end_collectives() -> None:
 
 
 def _has_order(graph: Any) -> bool:
-    return is_for_xla(graph) and not is_gradient_of_branch(graph)
+    return is_for_xla(graph) and not has_no_variables(graph)
 
 
 def _put_out() -> None:

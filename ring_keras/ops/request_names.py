@@ -16,9 +16,9 @@ from absl import logging
 
 from ring_keras.job.job import PerJob, job_or_none
 from ring_keras.keras_internals.graphs import (
+    has_no_variables,
     is_branch,
     is_for_xla,
-    is_gradient_of_branch,
 )
 
 __all__ = [
@@ -110,7 +110,7 @@ def unique_in_graph(name: str) -> str:
     if tf.executing_eagerly():
         return name
     graph = tf.compat.v1.get_default_graph()
-    if is_for_xla(graph) and is_gradient_of_branch(graph):
+    if is_for_xla(graph) and has_no_variables(graph):
         # It has no place among those outside: `branch_order`.
         while is_branch(graph):
             graph = graph.outer_graph
