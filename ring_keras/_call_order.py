@@ -69,7 +69,7 @@ def _ordered(gradients: Any) -> Any:
         # `_ring_keras_calls` does.
         if hasattr(graph, "control_outputs") and not graph._add_control_dependencies:
             last = _order(graph, every=True)
-            if last is not None:
+            if last is not None and last not in graph.control_outputs:
                 graph.control_outputs = [*graph.control_outputs, last]
         return result
 
