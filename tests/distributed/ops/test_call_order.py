@@ -280,3 +280,43 @@ def what_a_call_waits_for() -> list[str]:
 def test_a_call_waits_for_divided_updates(rank_pool: RankPools) -> None:
     for types in rank_pool(2).run(what_a_call_waits_for):
         assert "RingKerasShareVariables" in types
+
+
+def loop_while_all_go_on() -> float:
+    """A loop whose condition asks all ranks."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def halved(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(
+            lambda x: ring.allreduce(x, "max") > 1.0,
+            lambda x: ring.allreduce(x, "sum") / 4.0,
+            (x,),
+        )[0]
+
+    return float(halved(tf.constant(8.0 * (ring.rank() + 1))))
+
+
+@needs_xla_kernels
+def test_a_collective_in_the_condition_of_a_loop(rank_pool: RankPools) -> None:
+    assert rank_pool(2).run(loop_while_all_go_on) == [0.75, 0.75]
+
+
+def gradients_in_a_gradient() -> list[float]:
+    @tf.custom_gradient
+    def same(x: tf.Tensor) -> Any:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.gradients(ring.allreduce(x * x, "sum"), x, upstream)[0]
+
+        return tf.identity(x), gradient
+
+    step = tf.function(lambda x: same(x), autograph=False)
+    x = tf.ones(2)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = step(x)
+    result: list[float] = tape.gradient(y, x).numpy().tolist()
+    return result
+
+
+def test_gradients_that_a_gradient_takes(rank_pool: RankPools) -> None:
+    assert rank_pool(2).run(gradients_in_a_gradient) == [[4.0, 4.0]] * 2
