@@ -16,6 +16,7 @@ from ring_keras.values.objects import allgather_object
 
 __all__ = [
     "content_of",
+    "first_row",
     "is_divided",
     "loaded_content",
     "note_loaded",
@@ -44,16 +45,23 @@ def _divided(
     ]
 
 
-def content_of(values: Iterable[Any]) -> int:
+def first_row(value: Any) -> Any:
+    """A copy of what `content_of` looks at, of an array that may be in a file."""
+    return np.array(value[:1] if np.ndim(value) else value)
+
+
+def content_of(variables: Iterable[Any], rows: Iterable[Any]) -> int:
     """A number by which whole states that a rank loads are told apart.
 
     Args:
-        values: The state's; of each the first row is looked at. May be in a file.
+        variables: Those of an optimizer. Each rank may have other values of those that
+            it has whole, such as of layers of its own: they do not count.
+        rows: The `first_row` of the values of each in the whole state.
     """
     content = 1
-    for value in values:
-        row = value[:1] if np.ndim(value) else value
-        content = zlib.crc32(np.ascontiguousarray(row).tobytes(), content)
+    for variable, row in zip(variables, rows, strict=True):
+        if shard_of(variable):
+            content = zlib.crc32(row.tobytes(), content)
     return content
 
 

@@ -21,6 +21,7 @@ from ring_keras.ops.broadcast import broadcast
 from ring_keras.ops.shards import shard_of
 from ring_keras.optimizers.parts_of_one_state import (
     content_of,
+    first_row,
     loaded_content,
     note_loaded,
     parts_of_different_states,
@@ -121,7 +122,10 @@ class ShardedFiles:
         for index, variable in enumerate(variables):
             _assign_own(variable, store[str(index)], rank)
         values = [store[str(index)] for index in range(len(variables))]
-        note_loaded([self._optimizer], content_of(values))
+        content = 0  # Before the first step nothing is in what ranks divide.
+        if internals.steps_done(self._optimizer):
+            content = content_of(variables, map(first_row, values))
+        note_loaded([self._optimizer], content)
         # What was loaded before is gone: no other rank is to get it.
         earlier = self._kept()
         if earlier is not None:

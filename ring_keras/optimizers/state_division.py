@@ -25,7 +25,11 @@ from ring_keras.job.topology import local_size, rank, size
 from ring_keras.ops.shards import Piece, Shard, set_shard, shard_of
 from ring_keras.optimizers.buckets import DEFAULT_BYTES
 from ring_keras.optimizers.even_pieces import cut_evenly, in_buckets, whole_pieces
-from ring_keras.optimizers.parts_of_one_state import content_of, note_loaded
+from ring_keras.optimizers.parts_of_one_state import (
+    content_of,
+    first_row,
+    note_loaded,
+)
 from ring_keras.optimizers.shardable import can_cut
 
 __all__ = ["Part", "StateDivision", "dtype_of"]
@@ -116,11 +120,14 @@ class StateDivision:
         """Divides what the optimizer has by now."""
         if not self._optimizer.built:
             return
-        if internals.steps_done(self._optimizer):
-            state = internals.optimizer_state(self._optimizer)
-            values = (internals.tensorflow_variable(one).numpy() for one in state)
-            note_loaded([self._optimizer], content_of(values))
+        if not internals.steps_done(self._optimizer):
+            self._divide()
+            return
+        state = internals.optimizer_state(self._optimizer)
+        rows = [first_row(internals.tensorflow_variable(one).numpy()) for one in state]
         self._divide()
+        state = internals.optimizer_state(self._optimizer)
+        note_loaded([self._optimizer], content_of(state, rows))
 
     def build(self, variables: Sequence[Any]) -> None:
         """Makes this rank's part of the state, and empty variables for the rest."""

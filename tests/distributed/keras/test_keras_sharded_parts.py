@@ -270,6 +270,37 @@ def test_parts_of_one_state_in_several_files_belong_together(rank_pool, tmp_path
     rank_pool(2).run(one_state_worker, args=(str(tmp_path),))
 
 
+def own_layers_worker(path: str) -> None:
+    """Each rank's file has the state of its own layer; one is of no step yet."""
+
+    def fresh(seed: int) -> keras.Model:
+        model = build(seed)
+        own = next(one for one in model.layers if one.trainable_weights)
+        optimizer = ring.DistributedOptimizer(
+            MAKERS["sgd"](), shard_state=True, local_layers=[own]
+        )
+        return training.compile_model(model, optimizer)
+
+    model = fresh(1)
+    training.fit(model, shared_data(), training.BATCH)
+    model.save_weights(f"{path}/{ring.rank()}.weights.h5")
+    model = fresh(2)
+    training.fit(model, shared_data(), training.BATCH)
+    model.load_weights(f"{path}/{ring.rank()}.weights.h5")
+    training.fit(model, shared_data(), training.BATCH)
+
+    model = sharded("sgd")
+    model.optimizer.build(model.trainable_variables)
+    model.save_weights(f"{path}/none{ring.rank()}.weights.h5")
+    if ring.rank() == 0:
+        model.load_weights(f"{path}/none0.weights.h5")
+    training.fit(model, shared_data(), training.BATCH)
+
+
+def test_what_ranks_have_whole_may_differ(rank_pool, tmp_path):
+    rank_pool(2).run(own_layers_worker, args=(str(tmp_path),))
+
+
 def some_ranks_worker() -> None:
     """Without state there is nothing else by which they would notice."""
     optimizer = ring.DistributedOptimizer(
