@@ -16,7 +16,6 @@
 #define RING_KERAS_COLLECTIVES_STREAMING_CHOICE_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,8 +25,7 @@
 
 namespace ring_keras {
 
-// Of one communicator, which packs one slot at a time. Others may look at
-// streams() meanwhile.
+// Of one communicator, which packs one slot at a time.
 class StreamingChoice {
  public:
   // A smaller slot says little about the time that a byte takes: it is written
@@ -41,7 +39,7 @@ class StreamingChoice {
   };
 
   // What is found better.
-  bool streams() const { return streams_.load(std::memory_order_relaxed); }
+  bool streams() const { return streams_; }
 
   // Of the next slot: what is found better, and now and then the other way.
   Way Next() {
@@ -106,10 +104,10 @@ class StreamingChoice {
     slow_in_a_row_ = 0;
     slots_ = 0;
     wait_ = kFirstWait;
-    streams_.store(streams, std::memory_order_relaxed);
+    streams_ = streams;
   }
 
-  std::atomic<bool> streams_{false};
+  bool streams_ = false;
   uint32_t slots_ = 0;  // While they are streamed: since the last trial.
   uint32_t wait_ = kFirstWait;  // Slots that are streamed before a trial.
   int slow_in_a_row_ = 0;
