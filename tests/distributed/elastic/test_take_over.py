@@ -84,7 +84,6 @@ def assert_no_step_was_lost(ringrun: Ringrun, pids: list[int]) -> None:
     assert int(ringrun.noted("steps.0")) <= 48
 
 
-@pytest.mark.slow
 def test_no_step_is_lost_or_done_twice(ringrun: Ringrun, job: LostLauncher) -> None:
     job.begin(_FIT, "--min-np", "2")
     await_steps(ringrun, 5)
