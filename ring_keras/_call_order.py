@@ -105,22 +105,22 @@ def _order(graph: Any, *, every: bool) -> Any:
             continue
         # As in `get_concrete_function` with `jit_compile`.
         context = operation._control_flow_context
-        if calls:
+        is_aside = context is None and not (every or calls)
+        is_aside = is_aside and _uses_variables(operation)
+        if calls and context is None:
             for earlier in aside:
                 operation._add_control_input(earlier)
             aside = ()
-        elif not every and context is None and _uses_variables(operation):
-            if last is not None and last.type in _CALLS:
-                operation._add_control_input(last)
-            aside = (*aside, operation)
-            continue
         if (
             last is not None
             and context is last._control_flow_context
             and (every or context is not None or calls or last.type in _CALLS)
         ):
             operation._add_control_input(last)
-        last = operation
+        if is_aside:
+            aside = (*aside, operation)
+        else:
+            last = operation
     setattr(graph, _ORDERED, count)
     setattr(graph, _LAST, last)
     setattr(graph, _ASIDE, aside)
