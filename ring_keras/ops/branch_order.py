@@ -7,7 +7,7 @@ branch by their data alone: a rank whose batch is empty, or of another size, mig
 them in another order than the other ranks.
 
 A `tf.function` that a branch calls has no part in this, nor has the gradient of a
-branch: their collectives are ordered by their data.
+branch, nor a loop's condition: their collectives are ordered by their data.
 """
 
 import contextlib
